@@ -1,0 +1,60 @@
+"""The flow that improves a model: curate, rollout, shape, train, sync."""
+
+from typing import Any, Protocol
+
+from prefect import flow
+from pydantic import PositiveInt
+
+import tasks
+from rft_core.config import RunConfig
+from tasks.opening import opened
+from tasks.session import Session
+
+
+class Stages(Protocol):
+    """The verbs of the loop: Prefect tasks, or in tests the functions in them."""
+
+    curate: Any
+    rollout: Any
+    shape: Any
+    train: Any
+    sync: Any
+    evaluate: Any
+    report: Any
+    conclude: Any
+
+
+async def improve(session: Session, do: Stages) -> dict[str, Any]:
+    """Try tasks, score what was tried, learn from it, and hand the new weights back, step by step."""
+    run = session.run_id
+    await do.evaluate(run, session.first_step - 1)
+    for step in session.steps():
+        while await do.curate(run, step):
+            await do.rollout(run, step)
+            await do.shape(run, step)
+        await do.train(run, step)
+        await do.sync(run, step)
+        await do.evaluate(run, step)
+        await do.report(run, step)
+    summary: dict[str, Any] = await do.conclude(run)
+    return summary
+
+
+@flow(name="rft", flow_run_name="{config.name}", persist_result=False)
+async def rft(config: RunConfig, name: str | None = None, steps: PositiveInt | None = None, seed: int | None = None) -> dict[str, Any]:
+    """Reinforcement fine-tuning as a recipe says; the same run again goes on where it stopped.
+
+    Args:
+        config: The recipe.
+        name: Another name for the run, so that one deployment can make many.
+        steps: Another number of steps.
+        seed: Another seed.
+    """
+    changes = {key: value for key, value in (("name", name), ("steps", steps), ("seed", seed)) if value is not None}
+    return await run_recipe(config.model_copy(update=changes))
+
+
+async def run_recipe(config: RunConfig, do: Stages = tasks) -> dict[str, Any]:
+    """Open a run, improve its policy to the last step, and close it."""
+    async with opened(config) as session:
+        return await improve(session, do)

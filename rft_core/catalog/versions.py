@@ -1,0 +1,119 @@
+"""Published versions, who uses them, and how they scored."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import delete, insert, select, update
+
+from rft_core.catalog import schema
+from rft_core.catalog.database import Database, now, require_generation
+from rft_core.errors import ReproducibilityError
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One set of policy weights."""
+
+    version: int
+    step: int
+    uri: str | None
+    sha256: str | None
+    pinned: str | None = None
+    """Why its files must stay; null where they need not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How one version scored on a held-out set."""
+
+    name: str
+    version: int
+    metrics: Mapping[str, float]
+    uri: str
+
+
+class Versions:
+    """The ledger of weights."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record(self, version: Version, generation: int) -> None:
+        """Write a version down. One that is known already must have the same bytes.
+
+        Raises:
+            LostClaimError: Another trainer took over.
+            ReproducibilityError: It is known with another hash.
+        """
+        table = schema.weights
+        with self._database.write() as connection:
+            require_generation(connection, generation)
+            known = connection.execute(select(table).where(table.c.version == version.version)).mappings().first()
+            if known is None:
+                values = {name: getattr(version, name) for name in Version.__slots__}
+                connection.execute(insert(table).values(**values, generation=generation, created_at=now(connection)))
+                return
+            if version.sha256 is None:
+                return
+            if known["sha256"] not in (None, version.sha256):
+                raise ReproducibilityError(
+                    f"version {version.version} was made again with other bytes than it was published with",
+                    "training is not reproducible on this machine: set checkpoint.every: 1",
+                )
+            connection.execute(update(table).where(table.c.version == version.version).values(uri=version.uri, sha256=version.sha256))
+
+    def all(self) -> list[Version]:
+        """Every version, in order."""
+        columns = [schema.weights.c[name] for name in Version.__slots__]
+        with self._database.read() as connection:
+            return [Version(*row) for row in connection.execute(select(*columns).order_by(schema.weights.c.version))]
+
+    def find(self, version: int) -> Version | None:
+        return next((known for known in self.all() if known.version == version), None)
+
+    def pin(self, version: int, reason: str) -> None:
+        """Keep the files of a version from being collected, for good."""
+        with self._database.write() as connection:
+            connection.execute(update(schema.weights).where(schema.weights.c.version == version).values(pinned=reason))
+
+    def forget_files(self, version: int) -> None:
+        """The files of a version were collected; its hash stays."""
+        with self._database.write() as connection:
+            connection.execute(update(schema.weights).where(schema.weights.c.version == version).values(uri=None))
+
+    def acknowledge(self, reader: str, version: int) -> None:
+        """Say that a reader uses a version from now on."""
+        with self._database.write() as connection:
+            connection.execute(delete(schema.readers).where(schema.readers.c.reader == reader))
+            connection.execute(insert(schema.readers).values(reader=reader, version=version, seen_at=now(connection)))
+
+    def release(self, reader: str) -> None:
+        """Say that a reader uses no version any more."""
+        with self._database.write() as connection:
+            connection.execute(delete(schema.readers).where(schema.readers.c.reader == reader))
+
+    def in_use(self, within_s: float) -> set[int]:
+        """The versions of the readers that were seen in the last seconds."""
+        with self._database.read() as connection:
+            alive = schema.readers.c.seen_at >= now(connection) - within_s
+            return set(connection.scalars(select(schema.readers.c.version).where(alive)))
+
+    def record_evaluation(self, evaluation: Evaluation) -> None:
+        """Write a score down; a second one of the same set and version changes nothing."""
+        if self.evaluation(evaluation.name, evaluation.version) is not None:
+            return
+        with self._database.write() as connection:
+            values = {"name": evaluation.name, "version": evaluation.version, "uri": evaluation.uri}
+            values |= {"metrics": json.dumps(dict(evaluation.metrics)), "created_at": now(connection)}
+            connection.execute(insert(schema.evaluations).values(**values))
+
+    def evaluation(self, name: str, version: int) -> Evaluation | None:
+        return next((e for e in self.evaluations(name) if e.version == version), None)
+
+    def evaluations(self, name: str) -> list[Evaluation]:
+        """The scores on one held-out set, by version."""
+        table = schema.evaluations.c
+        with self._database.read() as connection:
+            rows = connection.execute(select(schema.evaluations).where(table.name == name).order_by(table.version)).mappings().all()
+        return [Evaluation(row["name"], row["version"], json.loads(row["metrics"]), row["uri"]) for row in rows]

@@ -1,0 +1,324 @@
+"""The configuration of a run: frozen, unknown keys refused, and it does nothing.
+
+A recipe is a YAML file of these keys. Validating one returns or raises; it never writes, never looks at a device and
+never changes a value. What follows from the values is worked out, with its reason, by `rft_core.plan`.
+Paths are relative to the folder in which the run is started.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from rft_core.errors import ConfigError, UserError
+
+
+class Section(BaseModel):
+    """One section of a recipe."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ExtensionSpec(Section):
+    """An extension by its name, with its own arguments."""
+
+    name: str
+    """A registered name, or `package.module:Name` for code outside the repository."""
+    args: dict[str, Any] = {}
+    """Validated against the extension's own config class."""
+
+
+class RewardSpec(ExtensionSpec):
+    """A reward with its share in the total."""
+
+    weight: float = 1.0
+    """The total is the sum of weight times score."""
+
+
+class ModelConfig(Section):
+    """The base model."""
+
+    path: str
+    """A folder, a Hugging Face id, or `package:NAME/FILE.gguf` for a GGUF file inside an installed Python package."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What weights and activations are held in."""
+    max_context: PositiveInt | None = None
+    """Prompt and answer together, in tokens; the model's own limit if left out."""
+
+
+class ExampleConfig(Section):
+    """One worked example, shown to the model as two chat turns."""
+
+    user: str
+    assistant: str
+
+
+class FormatConfig(Section):
+    """How a row of the task set becomes a prompt. Templates name the row's fields, as in `"Reverse: {words}"`."""
+
+    prompt: str = "{prompt}"
+    """Template of the user's turn. Not used for rows that bring `messages`."""
+    system: str | None = None
+    """The system turn."""
+    examples: tuple[ExampleConfig, ...] = ()
+    """Worked examples between the system turn and the prompt."""
+    answer: str = "answer"
+    """The field with the right answer."""
+    response: str = "response"
+    """The field with an expert's whole reply, for supervised fine-tuning."""
+    messages: str = "messages"
+    """The field with ready chat turns, a list of {role, content}; taken where a row has it."""
+    chat: bool = True
+    """False: the prompt is raw text, without a chat template."""
+
+
+class TaskSetConfig(Section):
+    """Where tasks come from."""
+
+    source: str
+    """A `.jsonl` or `.parquet` file, `hf:ID` for a Hugging Face data set, or `reasoning-gym:NAME`."""
+    subset: str | None = None
+    """The configuration of a Hugging Face data set."""
+    split: str = "train"
+    """The split of a Hugging Face data set."""
+    limit: PositiveInt | None = None
+    """Use only the first rows; for `reasoning-gym`, how many tasks to make (it has no end)."""
+    args: dict[str, Any] = {}
+    """Arguments of a `reasoning-gym` generator."""
+    order: Literal["sequential", "shuffled"] = "shuffled"
+    """Shuffled draws another order in each epoch, from the run's seed."""
+    format: FormatConfig = FormatConfig()
+
+
+class DataConfig(Section):
+    """Training tasks, and held-out ones."""
+
+    train: TaskSetConfig
+    evaluation: TaskSetConfig | None = None
+    """Never trained on; scored before, during and after training."""
+
+
+class RolloutConfig(Section):
+    """How tasks are tried."""
+
+    batch_groups: PositiveInt = 8
+    """Tasks in a step; each is tried by one group."""
+    group_size: PositiveInt = 8
+    """Attempts at each task."""
+    max_tokens: PositiveInt = 256
+    """Most tokens of one answer."""
+    temperature: NonNegativeFloat = 1.0
+    """1 samples from the model's own distribution."""
+    timeout_s: PositiveFloat = 120.0
+    """The one deadline of an attempt, for everything that it does, scoring included."""
+    max_failed_frac: float = Field(default=0.5, ge=0.0, le=1.0)
+    """More failed attempts than this share of a step end the run."""
+    short_batch: Literal["train_partial", "top_up", "skip"] = "train_partial"
+    """When operators and failures leave fewer groups than `batch_groups`: train what is left, lease more, or skip."""
+    max_refills: NonNegativeInt = 3
+    """How often `top_up` leases more."""
+    scorers: PositiveInt = 2
+    """Worker processes that run reward functions."""
+    environment: ExtensionSpec = ExtensionSpec(name="single_turn")
+    engine: ExtensionSpec = ExtensionSpec(name="hf")
+
+
+class TrainerConfig(Section):
+    """How the policy is updated."""
+
+    learning_rate: PositiveFloat = 1e-6
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate moves after warm-up; linear and cosine end at 0 after `steps`."""
+    warmup_steps: NonNegativeInt = 0
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates."""
+    weight_decay: NonNegativeFloat = 0.0
+    clip_norm: PositiveFloat = 1.0
+    """Gradients are scaled down to this norm."""
+    updates_per_batch: PositiveInt = 1
+    """Passes over a batch. With one pass over one mini-batch, clipping of ratios never acts in sync mode."""
+    mini_batch_groups: PositiveInt | None = None
+    """Groups in one optimizer update; the whole batch if left out."""
+    micro_batch_tokens: PositiveInt = 4096
+    """Tokens that pass the model at once; has no influence on the result."""
+    packing: Literal["packed", "padded"] = "packed"
+    """Packed: tokens that sequences have in common at their start pass the model once."""
+    max_nonfinite_steps: PositiveInt = 3
+    """Skipped updates in a row, for a loss or gradient that is not finite, after which the run fails."""
+
+
+class SyncConfig(Section):
+    """How new weights get to whoever generates."""
+
+    method: Literal["checkpoint", "shared"] = "checkpoint"
+    """`checkpoint` publishes a folder; `shared` lets engine and trainer of one process use one module."""
+    interval: PositiveInt = 1
+    """Steps between syncs: staleness is at most `interval` - 1."""
+    keep: PositiveInt = 2
+    """Published versions kept, besides the best and those in use."""
+
+
+class CheckpointConfig(Section):
+    """What a killed run goes on from."""
+
+    every: PositiveInt = 10
+    """Steps between full checkpoints; the last step always has one."""
+    keep: PositiveInt = 2
+
+
+class EvaluationConfig(Section):
+    """Scoring the policy on the held-out tasks, greedily."""
+
+    every: PositiveInt | None = None
+    """Steps between evaluations; before the first step and after the last one there always is one."""
+    num_tasks: PositiveInt | None = None
+    """Use only the first ones."""
+    max_tokens: PositiveInt | None = None
+    """Most tokens of one answer; `rollout.max_tokens` if left out."""
+    environment: ExtensionSpec | None = None
+    """`rollout.environment` if left out, or `single_turn` where that one replays experts."""
+
+
+class MonitorConfig(Section):
+    """What people review."""
+
+    name: Literal["mlflow", "memory"] = "mlflow"
+    """`memory` keeps figures in the process, for tests."""
+    tracking_uri: str | None = None
+    """An MLflow store; `MLFLOW_TRACKING_URI`, or a SQLite file in the runs folder, if left out."""
+    experiment: str = "tidemill"
+    samples: NonNegativeInt = 4
+    """Sampled rollouts shown as traces, after each checkpoint."""
+    registered_model: str | None = None
+    """Name under which the final weights are registered; the run's name if left out."""
+
+
+class RunConfig(Section):
+    """A complete run configuration; a recipe is one of these as YAML."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """The run's folder under `runs_dir`."""
+    runs_dir: str = "runs"
+    mode: Literal["sync"] = "sync"
+    """`sync`: rollout and training take turns in one process."""
+    seed: int = 0
+    steps: PositiveInt
+    """Trainer updates; the run ends earlier if `epochs` are over."""
+    epochs: PositiveInt | None = None
+    """Passes over the training tasks; no limit if left out."""
+    model: ModelConfig
+    data: DataConfig
+    rollout: RolloutConfig = RolloutConfig()
+    rewards: tuple[RewardSpec, ...] = ()
+    operators: tuple[ExtensionSpec, ...] = ()
+    """Filtering and shaping of experiences, in this order."""
+    algorithm: ExtensionSpec = ExtensionSpec(name="grpo")
+    trainer: TrainerConfig = TrainerConfig()
+    sync: SyncConfig = SyncConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    monitor: MonitorConfig = MonitorConfig()
+
+
+CHANGEABLE_ON_RESUME = ("steps", "epochs", "runs_dir", "evaluation", "monitor", "checkpoint", "sync.keep")
+"""Keys of a recipe that may differ when a run is resumed; any other change is refused."""
+
+
+def parse(values: dict[str, Any]) -> RunConfig:
+    """Make a run configuration of plain values.
+
+    Raises:
+        ConfigError: A key is unknown, missing, or holds something else than it may; names the key.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise config_error(error, "", RunConfig) from None
+
+
+def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> RunConfig:
+    """Read a recipe.
+
+    Args:
+        path: A YAML file.
+        changes: Values by dotted key that replace the file's, as in `{"rollout.group_size": 4}`.
+
+    Raises:
+        UserError: There is no such file, or it is not YAML with keys at its top.
+        ConfigError: A key is wrong.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"no recipe at {path} ({error.strerror})", "name a YAML file; `rft init` writes one") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" line {where.line + 1}" if where else ""
+        raise UserError(f"{path}{line} is not YAML", "a recipe is `key: value` lines, indented with spaces") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds no keys", "a recipe starts with `name:`, `steps:`, `model:` and `data:`")
+    for key, value in (changes or {}).items():
+        set_key(values, key, value)
+    return parse(values)
+
+
+def set_key(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested plain values, making the sections on the way.
+
+    Raises:
+        ConfigError: The key points into something that has no keys.
+    """
+    *sections, last = key.split(".")
+    for depth, part in enumerate(sections):
+        values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            raise ConfigError(".".join(sections[: depth + 1]), values, "this is not a section, it has no keys in it")
+    values[last] = value
+
+
+def dump(config: RunConfig) -> str:
+    """The configuration as YAML, every default written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def changed_keys(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys whose values differ between two dumped configurations."""
+    changed: list[str] = []
+    for key in sorted(old.keys() | new.keys()):
+        path = f"{prefix}{key}"
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            changed += changed_keys(before, after, f"{path}.")
+        elif before != after:
+            changed.append(path)
+    return changed
+
+
+def config_error(error: ValidationError, prefix: str, model: type[BaseModel]) -> ConfigError:
+    """Turn pydantic's first complaint into one line that names the key, the value and what would be right."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    key = ".".join(part for part in (prefix, path) if part)
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(_fields_at(model, first["loc"][:-1])) or "none"
+        return ConfigError(key, first["input"], f"unknown key; the keys here are: {known}")
+    if first["type"] == "missing":
+        return ConfigError(key, None, "this key is required")
+    return ConfigError(key, first["input"], first["msg"][:1].lower() + first["msg"][1:])
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The field names of the model that a validation error's location points into."""
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(str(part))
+        if field is None:
+            return []
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        nested = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if not nested:
+            return []
+        model = nested[0]
+    return list(model.model_fields)

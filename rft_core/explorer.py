@@ -1,0 +1,287 @@
+"""The explorer: runs attempts at leased tasks and records what happened, whatever happened."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rft_core.buffer import ExperienceStore
+from rft_core.catalog import Lease
+from rft_core.engines import Engine
+from rft_core.environments import Environment
+from rft_core.errors import AttemptError, DeadlineError, EmptyPromptError, PromptTooLongError, RolloutError, TidemillError
+from rft_core.tokens import Tokenizer
+from rft_core.types import (
+    Completion,
+    Experience,
+    GenerationRequest,
+    Message,
+    Reward,
+    Source,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+    digest,
+    seed_of,
+)
+
+
+class Scorers(Protocol):
+    """Scores answers under a deadline; `rft_core.rewards.pool` does it in worker processes."""
+
+    async def score(self, task: Task, answer: str, timeout_s: float) -> Reward: ...
+
+    async def close(self) -> None: ...
+
+
+class Unscored:
+    """Leaves every reward open: for runs that learn without rewards, or from labels."""
+
+    async def score(self, task: Task, answer: str, timeout_s: float) -> Reward:
+        return Reward(None)
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How attempts are sampled."""
+
+    temperature: float
+    max_tokens: int
+    timeout_s: float
+    """The one deadline of an attempt, for everything that it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What came of one attempt."""
+
+    trajectories: tuple[Trajectory, ...]
+    """Of a failed attempt: the turns that it had by then."""
+    reward: Reward
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One attempt that is to be made."""
+
+    task: Task
+    order: tuple[int, int]
+    """(slot or index, attempt): what engines batch by."""
+    seed_key: tuple[object, ...]
+    """With the run's seed, what its samples follow from."""
+
+
+class Explorer:
+    """Runs attempts against one engine.
+
+    Args:
+        name: Who it is, in the ledger and in every row.
+        seed: The run's seed; an attempt's samples follow from it and from what the attempt is.
+        engine: Completes prompts.
+        tokenizer: The engine's.
+        max_context: Longest sequence, in tokens.
+        environment: Makes an environment for one attempt.
+        held_out_environment: The same for attempts at held-out tasks.
+        scorers: Score answers.
+        store: Where experiences go.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        seed: int,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        max_context: int,
+        environment: Callable[[], Environment],
+        held_out_environment: Callable[[], Environment],
+        scorers: Scorers,
+        store: ExperienceStore,
+    ) -> None:
+        self.name = name
+        self._seed = seed
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.max_context = max_context
+        self._environment = environment
+        self._held_out_environment = held_out_environment
+        self.scorers = scorers
+        self._store = store
+        self._asking = 0
+        engine.expect(lambda: self._asking)
+
+    async def rollout(
+        self, step: int, leases: Sequence[Lease], tasks: Sequence[Task], group_size: int, sampling: Sampling, max_failed_frac: float
+    ) -> None:
+        """Try each leased task `group_size` times, and store all attempts as one segment.
+
+        Args:
+            step: The step that they are for.
+            leases: In slot order; still open.
+            tasks: The task of each lease.
+            group_size: Attempts at each.
+            sampling: How.
+            max_failed_frac: A larger share of failed attempts ends the run, after they are stored.
+
+        Raises:
+            RolloutError: Too many attempts failed; says how many for which reason.
+        """
+        attempts = [(lease, task, attempt) for lease, task in zip(leases, tasks, strict=True) for attempt in range(group_size)]
+        jobs = [_Job(task, (lease.slot, attempt), (step, task.task_id, lease.slot, attempt)) for lease, task, attempt in attempts]
+        finished = await self._run_all(jobs, sampling, self._environment)
+        rows = [
+            row
+            for (lease, task, attempt), result in zip(attempts, finished, strict=True)
+            for row in self._rows(lease, task, attempt, result, sampling.temperature)
+        ]
+        self._store.append(f"step-{step:06d}-{leases[0].slot:04d}", rows, self.name, step)
+        errors = Counter(result.error for result in finished if result.error is not None)
+        if errors.total() > max_failed_frac * len(attempts):
+            reasons = "; ".join(f"{count} x {reason}" for reason, count in errors.most_common(3))
+            raise RolloutError(f"{errors.total()} of {len(attempts)} attempts of step {step} failed: {reasons}")
+
+    async def answer(self, tasks: Sequence[Task], sampling: Sampling) -> list[Finished]:
+        """Try each task once and keep nothing: for evaluation."""
+        jobs = [_Job(task, (index, 0), ("evaluation", task.task_id, index)) for index, task in enumerate(tasks)]
+        return await self._run_all(jobs, sampling, self._held_out_environment)
+
+    async def _run_all(self, jobs: Sequence["_Job"], sampling: Sampling, environment: Callable[[], Environment]) -> list[Finished]:
+        """Run attempts side by side."""
+        self._asking = len(jobs)
+        policies = [AttemptPolicy(self, sampling, job.order, (self._seed, *job.seed_key)) for job in jobs]
+        runs = [asyncio.create_task(self._attempt(job.task, policy, environment)) for job, policy in zip(jobs, policies, strict=True)]
+        try:
+            return await asyncio.gather(*runs)
+        finally:
+            for run in runs:
+                run.cancel()
+
+    async def _attempt(self, task: Task, policy: "AttemptPolicy", environment: Callable[[], Environment]) -> Finished:
+        limit = asyncio.timeout(policy.sampling.timeout_s)
+        deadline = time.monotonic() + policy.sampling.timeout_s
+        trajectories: tuple[Trajectory, ...] = ()
+        try:
+            try:
+                async with limit:
+                    trajectories = tuple(await environment().run(task, policy))
+            finally:
+                self._asking -= 1
+            answer = trajectories[-1].response_text if trajectories else ""
+            # Scorers keep the rest of the deadline themselves: waiting behind a neighbour that hangs must not count.
+            return Finished(trajectories, await self.scorers.score(task, answer, deadline - time.monotonic()))
+        except TimeoutError as raised:
+            late = DeadlineError(f"the attempt took longer than {policy.sampling.timeout_s:g} s", "raise rollout.timeout_s")
+            error: Exception = late if limit.expired() else raised
+        except AttemptError as failed:
+            error = failed
+        except TidemillError:
+            raise
+        except Exception as raised:  # noqa: BLE001 - an environment is the user's code: whatever it raises is data
+            error = raised
+        partial = trajectories or ((Trajectory(tuple(policy.turns)),) if policy.turns else ())
+        return Finished(partial, Reward(None), f"{type(error).__name__}: {error}")
+
+    def _rows(self, lease: Lease, task: Task, attempt: int, result: Finished, temperature: float) -> list[Experience]:
+        """The rows of one attempt: one a turn, or a single one without tokens where it failed before its first answer."""
+        turns = [(trajectory.source, turn) for trajectory in result.trajectories for turn in trajectory.turns]
+        group_id = digest("group", lease.lease_id)
+        shared: dict[str, Any] = {
+            "group_id": group_id,
+            "task_id": task.task_id,
+            "lease_id": lease.lease_id,
+            "attempt": attempt,
+            "explorer": self.name,
+            "temperature": temperature,
+            "reward": None if result.error else result.reward.value,
+            "reward_parts": result.reward.parts,
+            "error": result.error,
+            "info": {"reason": result.reward.reason} if result.reward.reason else {},
+            "created_at": time.time(),
+        }
+        if not turns:
+            turns = [(Source.POLICY, _no_turn(task, self.engine.version))]
+        return [
+            Experience(
+                experience_id=digest("experience", group_id, attempt, index),
+                turn_index=index,
+                policy_version=turn.completion.policy_version,
+                policy_version_end=turn.completion.policy_version_end,
+                tokens=turn.prompt_tokens + turn.completion.tokens,
+                action_mask=(False,) * len(turn.prompt_tokens) + (True,) * len(turn.completion.tokens),
+                logprobs=(0.0,) * len(turn.prompt_tokens) + turn.completion.logprobs,
+                prompt_length=len(turn.prompt_tokens),
+                prompt_text=turn.prompt_text,
+                response_text=turn.response_text,
+                stop_reason=turn.completion.stop_reason if turn.completion.tokens else None,
+                source=source,
+                **shared,
+            )
+            for index, (source, turn) in enumerate(turns)
+        ]
+
+
+class AttemptPolicy:
+    """The policy as one attempt's environment sees it."""
+
+    def __init__(self, explorer: Explorer, sampling: Sampling, order: tuple[int, int], seed_key: tuple[object, ...]) -> None:
+        self.sampling = sampling
+        self.turns: list[Turn] = []
+        self._explorer = explorer
+        self._order = order
+        self._seed_key = seed_key
+
+    async def start(self, messages: Sequence[Message]) -> Turn:
+        """Render the messages and sample the reply; see `rft_core.environments.Policy`."""
+        text, tokens, room = self._prompt(messages)
+        turn_index = len(self.turns)
+        request = GenerationRequest(
+            prompt_tokens=tokens,
+            max_tokens=min(self.sampling.max_tokens, room),
+            temperature=self.sampling.temperature,
+            seed=seed_of(*self._seed_key, turn_index),
+            order=(*self._order, turn_index),
+        )
+        completion = await self._explorer.engine.generate(request)
+        return self._keep(text, tokens, completion, self._explorer.tokenizer.decode(completion.tokens))
+
+    def reply(self, messages: Sequence[Message], response: str) -> Turn:
+        """A turn whose reply is given; see `rft_core.environments.Policy`."""
+        text, tokens, room = self._prompt(messages)
+        tokenizer = self._explorer.tokenizer
+        reply = (*tokenizer.encode(response), tokenizer.eos_id)
+        if len(reply) > room:
+            raise PromptTooLongError(
+                f"prompt and reply have {len(tokens) + len(reply)} tokens, the context has {self._explorer.max_context}"
+            )
+        version = self._explorer.engine.version
+        return self._keep(text, tokens, Completion(reply, (0.0,) * len(reply), StopReason.EOS, version, version), response)
+
+    def _prompt(self, messages: Sequence[Message]) -> tuple[str, tuple[int, ...], int]:
+        """Text and tokens of a prompt, and the tokens that are left for its reply."""
+        tokenizer = self._explorer.tokenizer
+        if not messages or not messages[-1].content.strip():
+            raise EmptyPromptError("the prompt of this task is empty", "every task needs a prompt: see data.*.format")
+        text = tokenizer.render(messages)
+        tokens = tokenizer.encode_chat(messages)
+        room = self._explorer.max_context - len(tokens)
+        if room < 1:
+            raise PromptTooLongError(f"the prompt has {len(tokens)} tokens, the context has {self._explorer.max_context}")
+        return text, tokens, room
+
+    def _keep(self, text: str, tokens: tuple[int, ...], completion: Completion, response: str) -> Turn:
+        turn = Turn(tokens, completion, text, response)
+        self.turns.append(turn)
+        return turn
+
+
+def _no_turn(task: Task, version: int) -> Turn:
+    """Stands for an attempt that never had an answer."""
+    nothing = Completion((), (), StopReason.ABORT, version, version)
+    return Turn((), nothing, "\n".join(message.content for message in task.messages), "")

@@ -1,0 +1,313 @@
+"""What a run would do: every value that follows from its configuration, with the reason. Pure, without torch or network."""
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rft_core.algorithms import algorithms
+from rft_core.base_model import BaseModel, locate
+from rft_core.config import RunConfig, TaskSetConfig
+from rft_core.engines import engines
+from rft_core.environments import environments
+from rft_core.errors import ConfigError, DataError, ModelError
+from rft_core.operators import operators
+from rft_core.rewards import rewards
+from rft_core.taskset import TaskSet, available_locally, open_taskset
+from rft_core.tokens import Tokenizer
+
+NUM_SAMPLES = 3
+NUM_LENGTHS_CHECKED = 2000
+"""Prompts whose length `rft plan` measures; the engine checks every one when it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """One value that follows from the recipe."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A recipe, resolved."""
+
+    config: RunConfig
+    derived: tuple[Derived, ...]
+    samples: tuple[str, ...]
+    """Rendered prompts of the first tasks."""
+    unchecked: tuple[str, ...]
+    """What could not be looked at here, and why."""
+
+
+def resolve(config: RunConfig) -> Plan:
+    """Check a recipe as a whole and work out what follows from it.
+
+    Raises:
+        ConfigError: Something can't work; names the key, the value and what would be right.
+    """
+    _check_extensions(config)
+    _check_combinations(config)
+    _check_run_folder(config)
+    unchecked: list[str] = []
+    model = _model(config)
+    tokenizer = _tokenizer(model, unchecked)
+    train = _tasks("data.train", config.data.train, config, tokenizer, model, unchecked)
+    held_out = _tasks("data.evaluation", config.data.evaluation, config, tokenizer, model, unchecked) if config.data.evaluation else None
+    samples = _samples(train, tokenizer) if train and tokenizer else ()
+    return Plan(config, tuple(_derived(config, train, held_out, model, tokenizer)), samples, tuple(unchecked))
+
+
+def last_step(config: RunConfig, num_tasks: int) -> int:
+    """The number of the run's last step: `steps`, or as many as `epochs` give, whichever is less."""
+    if config.epochs is None:
+        return config.steps
+    return min(config.steps, math.ceil(config.epochs * num_tasks / config.rollout.batch_groups))
+
+
+def is_due(step: int, every: int | None, last: int) -> bool:
+    """Whether something that happens every so many steps, and at the last one, happens at this one."""
+    return step == last or (every is not None and step > 0 and step % every == 0)
+
+
+def _check_extensions(config: RunConfig) -> None:
+    held_out = config.evaluation.environment
+    if held_out is not None:
+        environments.configure(held_out.name, held_out.args, "evaluation.environment")
+    for registry, spec, key in (
+        (environments, config.rollout.environment, "rollout.environment"),
+        (engines, config.rollout.engine, "rollout.engine"),
+        (algorithms, config.algorithm, "algorithm"),
+    ):
+        registry.configure(spec.name, spec.args, key)
+    for index, spec in enumerate(config.operators):
+        operators.configure(spec.name, spec.args, f"operators.{index}")
+    for index, reward in enumerate(config.rewards):
+        rewards.configure(reward.name, reward.args, f"rewards.{index}")
+
+
+def _check_combinations(config: RunConfig) -> None:
+    algorithm = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm")
+    rollout, trainer, needs = config.rollout, config.trainer, algorithm.needs
+    name = config.algorithm.name
+    if rollout.group_size < needs.min_group_size:
+        raise ConfigError("rollout.group_size", rollout.group_size, f"{name} compares attempts of a group: at least {needs.min_group_size}")
+    if needs.rewards and not config.rewards:
+        raise ConfigError("rewards", [], f"{name} learns from rewards: name at least one of {', '.join(rewards.names())}")
+    if not needs.rollout and rollout.environment.name != "expert":
+        raise ConfigError("rollout.environment.name", rollout.environment.name, f"{name} learns from expert rows: `expert` is right")
+    if needs.rollout and rollout.environment.name == "expert":
+        raise ConfigError("rollout.environment.name", "expert", f"{name} learns from what the policy samples: `single_turn` is right")
+    if needs.rollout and rollout.temperature == 0:
+        raise ConfigError("rollout.temperature", 0, "greedy attempts at a task are all the same: above 0 is right, 1 is usual")
+    mini = trainer.mini_batch_groups
+    if mini is not None and rollout.batch_groups % mini:
+        raise ConfigError(
+            "trainer.mini_batch_groups",
+            mini,
+            f"mini-batches hold whole groups of equal number: a divisor of rollout.batch_groups {rollout.batch_groups}",
+        )
+    if config.sync.method == "shared" and config.sync.interval != 1:
+        raise ConfigError("sync.interval", config.sync.interval, "a shared module is always the newest: 1 with sync.method shared")
+    if config.evaluation.every and config.evaluation.every % config.sync.interval:
+        raise ConfigError(
+            "evaluation.every",
+            config.evaluation.every,
+            f"evaluations see synced weights: a multiple of sync.interval {config.sync.interval}",
+        )
+
+
+def _check_run_folder(config: RunConfig) -> None:
+    folder = Path(config.runs_dir)
+    for parent in (folder / config.name, folder, *folder.parents):
+        if parent.exists():
+            if not parent.is_dir():
+                raise ConfigError("runs_dir", config.runs_dir, f"{parent} is a file, a run needs a folder there")
+            if not os.access(parent, os.W_OK):
+                raise ConfigError("runs_dir", config.runs_dir, f"{parent} must be a folder that can be written to")
+            return
+
+
+def _model(config: RunConfig) -> BaseModel:
+    try:
+        return locate(config.model.path)
+    except ModelError as error:
+        raise ConfigError("model.path", config.model.path, f"{error.found.removeprefix('model.path: ')}: {error.remedy}") from None
+
+
+def _tokenizer(model: BaseModel, unchecked: list[str]) -> Tokenizer | None:
+    if model.folder is None or not model.ready:
+        why = "it is converted at the first run" if model.gguf_file else "it is downloaded at the first run"
+        unchecked.append(f"model.path {model.name}: not checked, {why}")
+        return None
+    return Tokenizer(model.folder)
+
+
+def context_of(config: RunConfig, model: BaseModel) -> int:
+    """Longest sequence, in tokens: `model.max_context`, or the model's own limit.
+
+    Raises:
+        ConfigError: The recipe asks for more than the model was made for, or the model does not say.
+    """
+    own = model.context()
+    wanted = config.model.max_context
+    if wanted is not None and own is not None and wanted > own:
+        raise ConfigError("model.max_context", wanted, f"the model was made for at most {own} tokens")
+    if wanted is None and own is None:
+        raise ConfigError("model.max_context", None, "the model's config does not say its context: set it")
+    return wanted or own or 0
+
+
+def _tasks(
+    key: str, source: TaskSetConfig, config: RunConfig, tokenizer: Tokenizer | None, model: BaseModel, unchecked: list[str]
+) -> TaskSet | None:
+    if not available_locally(source):
+        unchecked.append(f"{key}.source {source.source}: not checked, it is not in the local cache")
+        return None
+    try:
+        tasks = open_taskset(source, config.seed)
+        _check_fields(key, tasks, source, config)
+        if tokenizer is not None:
+            _check_lengths(key, tasks, config, tokenizer, context_of(config, model))
+    except DataError as error:
+        raise ConfigError(f"{key}.source", source.source, str(error)) from None
+    return tasks
+
+
+def _check_fields(key: str, tasks: TaskSet, source: TaskSetConfig, config: RunConfig) -> None:
+    """Every field that a reward or an algorithm reads is in every row."""
+    algorithm = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm")
+    scorers = [(f"rewards.{index}", spec.name, rewards.build(spec.name, spec.args, "rewards")) for index, spec in enumerate(config.rewards)]
+    for index in range(len(tasks)):
+        task = tasks.task(index)
+        for reward_key, name, scorer in scorers:
+            for field in scorer.needs:
+                brought = {"answer": task.answer, "response": task.response}.get(field, task.facts.get(field))
+                if brought is None:
+                    column = {"answer": source.format.answer, "response": source.format.response}.get(field, field)
+                    raise ConfigError(f"{reward_key}.name", name, f"it needs the field {column!r}, which row {index + 1} of {key} lacks")
+        if not algorithm.needs.rollout and key == "data.train" and task.response is None:
+            column = source.format.response
+            raise ConfigError(
+                f"{key}.format.response", column, f"{config.algorithm.name} needs an expert's reply, which row {index + 1} lacks"
+            )
+
+
+def _check_lengths(key: str, tasks: TaskSet, config: RunConfig, tokenizer: Tokenizer, context: int) -> None:
+    for index in range(min(len(tasks), NUM_LENGTHS_CHECKED)):
+        try:
+            length = len(tokenizer.encode_chat(tasks.task(index).messages))
+        except ModelError as error:
+            raise ConfigError(f"{key}.format.chat", True, f"{error.found}: {error.remedy}") from None
+        if length >= context:
+            raise ConfigError(
+                f"{key}.source",
+                config.data.train.source,
+                f"the prompt of row {index + 1} has {length} tokens, the context has {context}: shorter prompts",
+            )
+
+
+def _samples(tasks: TaskSet, tokenizer: Tokenizer) -> tuple[str, ...]:
+    return tuple(tokenizer.render(tasks.at(position).messages) for position in range(min(NUM_SAMPLES, len(tasks))))
+
+
+def _derived(
+    config: RunConfig, train: TaskSet | None, held_out: TaskSet | None, model: BaseModel, tokenizer: Tokenizer | None
+) -> Iterator[Derived]:
+    rollout, trainer = config.rollout, config.trainer
+    last = last_step(config, len(train)) if train else config.steps
+    yield Derived("run folder", str(Path(config.runs_dir) / config.name), "runs_dir / name; the same command again resumes it")
+    yield Derived(
+        "steps",
+        str(last),
+        "steps" if last == config.steps else f"epochs {config.epochs} x tasks / batch_groups, less than steps {config.steps}",
+    )
+    yield from _derived_data(config, train, held_out, last)
+    yield Derived(
+        "attempts a step",
+        str(rollout.batch_groups * rollout.group_size),
+        f"batch_groups {rollout.batch_groups} x group_size {rollout.group_size}",
+    )
+    updates = trainer.updates_per_batch * (rollout.batch_groups // (trainer.mini_batch_groups or rollout.batch_groups))
+    yield Derived("optimizer updates a step", str(updates), "updates_per_batch x batch_groups / mini_batch_groups")
+    acts = "clipping can act" if updates > 1 else "ratios stay 1 in the only update, so clipping never acts"
+    yield Derived("importance ratios", acts, "the first update of a batch starts from the weights that sampled it")
+    yield Derived(
+        "staleness",
+        f"at most {config.sync.interval - 1}",
+        f"sync.interval {config.sync.interval}: step s uses rollouts of version s-1 or up to that much older",
+    )
+    yield Derived("learning rate", *_learning_rate(config, last))
+    yield Derived("checkpoints", _steps_at(lambda s: is_due(s, config.checkpoint.every, last), last), "checkpoint.every, and the last step")
+    if config.data.evaluation:
+        every = _steps_at(lambda s: is_due(s, config.evaluation.every, last), last)
+        yield Derived("evaluations", f"before training, {every}", "evaluation.every, and the last step")
+        best = "share of exact answers" if held_out and any(held_out.task(0).answer is not None for _ in "1") else "mean reward"
+        yield Derived("best version", f"highest {best}", "its weights are kept beside the newest ones")
+    pipeline = " -> ".join(spec.name for spec in config.operators) or "none"
+    yield Derived("operators", pipeline, "in the order of the recipe; each says what it dropped and why")
+    yield from _derived_model(config, model, tokenizer)
+
+
+def _derived_data(config: RunConfig, train: TaskSet | None, held_out: TaskSet | None, last: int) -> Iterator[Derived]:
+    if train is not None:
+        needed = last * config.rollout.batch_groups
+        yield Derived(
+            "training tasks",
+            str(len(train)),
+            f"{needed} leases in {last} steps: {needed / len(train):.2f} epochs, {config.data.train.order}",
+        )
+    if held_out is not None:
+        scored = min(len(held_out), config.evaluation.num_tasks or len(held_out))
+        yield Derived("held-out tasks", str(scored), "greedy, one answer each")
+
+
+def _derived_model(config: RunConfig, model: BaseModel, tokenizer: Tokenizer | None) -> Iterator[Derived]:
+    yield Derived("model folder", str(model.folder or "downloaded at the first run"), f"model.path {model.name}")
+    if tokenizer is None:
+        return
+    context = context_of(config, model)
+    reason = "model.max_context" if config.model.max_context else "the model's own limit"
+    yield Derived("context", f"{context} tokens", reason)
+    sizes = [file.stat().st_size for file in model.folder.glob("*.safetensors")] if model.folder else []
+    if sizes:
+        full = 3 * sum(sizes)  # weights, and Adam's two moments
+        held = config.checkpoint.keep
+        free = shutil.disk_usage(_existing(Path(config.runs_dir))).free
+        yield Derived(
+            "disk",
+            f"about {(full * (held + 1)) / 1e9:.1f} GB, {free / 1e9:.0f} GB free",
+            f"{held} checkpoints and one being written, {full / 1e9:.2f} GB each",
+        )
+
+
+def _learning_rate(config: RunConfig, last: int) -> tuple[str, str]:
+    trainer = config.trainer
+    end = trainer.learning_rate if trainer.schedule == "constant" else 0
+    warm = f"{trainer.warmup_steps} steps of warm-up" if trainer.warmup_steps else "no warm-up"
+    return f"{trainer.learning_rate:g} -> {end:g}", f"schedule {trainer.schedule} over {last} steps, {warm}"
+
+
+def _steps_at(due: Callable[[int], bool], last: int) -> str:
+    steps = list(islice((step for step in range(1, last + 1) if due(step)), 6))
+    return "after steps " + ", ".join(map(str, steps)) + (", ..." if len(steps) == 6 and steps[-1] != last else "")
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """A plan as plain values."""
+    return {
+        "config": plan.config.model_dump(mode="json"),
+        "derived": [{"name": d.name, "value": d.value, "reason": d.reason} for d in plan.derived],
+        "samples": list(plan.samples),
+        "unchecked": list(plan.unchecked),
+    }

@@ -1,0 +1,83 @@
+"""Bench: score published versions on the held-out tasks, beside or after a run."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft_core.base_model import locate
+from rft_core.buffer import ExperienceStore
+from rft_core.catalog import Catalog
+from rft_core.config import RunConfig, read_recipe
+from rft_core.engines import Engine
+from rft_core.errors import UserError
+from rft_core.explorer import Explorer
+from rft_core.run_dir import RunDir
+from rft_core.taskset import TaskSet, open_taskset
+from rft_core.tokens import Tokenizer
+from rft_core.trainer.convert import materialise
+from rft_core.weights import fetch
+from tasks.evaluate import score, summary_of
+from tasks.opening import build_explorer, open_scorers
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What scoring needs of a run: it reads its weights and writes nothing into its table."""
+
+    config: RunConfig
+    run_dir: RunDir
+    catalog: Catalog
+    base_folder: Path
+    engine: Engine
+    explorer: Explorer
+    held_out: TaskSet
+
+
+_open: dict[str, Bench] = {}
+
+
+@asynccontextmanager
+async def bench_opened(root: str) -> AsyncIterator[Bench]:
+    """Open a run for scoring; it may go on meanwhile.
+
+    Raises:
+        UserError: Its recipe names no held-out tasks.
+    """
+    run_dir = RunDir(Path(root))
+    config = read_recipe(run_dir.recipe_file)
+    if config.data.evaluation is None:
+        raise UserError(f"the recipe of {root} names no held-out tasks", "set data.evaluation")
+    computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+    folder = await asyncio.get_running_loop().run_in_executor(computer, materialise, locate(config.model.path))
+    catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
+    explorer = build_explorer(config, folder, Tokenizer(folder), ExperienceStore(run_dir, catalog), open_scorers(config), computer)
+    bench = Bench(config, run_dir, catalog, folder, explorer.engine, explorer, open_taskset(config.data.evaluation, config.seed))
+    _open[root] = bench
+    try:
+        yield bench
+    finally:
+        del _open[root]
+        await bench.engine.close()
+        await explorer.scorers.close()
+        computer.shutdown()
+        catalog.close()
+
+
+@task(task_run_name="bench-{version}", cache_policy=NO_CACHE)
+async def score_version(root: str, version: int) -> dict[str, Any]:
+    """Score one version; 0 is the base model."""
+    bench = _open[root]
+    folder = fetch(bench.run_dir, bench.catalog.versions.find(version), version) if version else bench.base_folder
+    await bench.engine.load(version, folder)
+    tasks = [
+        bench.held_out.task(index) for index in range(min(len(bench.held_out), bench.config.evaluation.num_tasks or len(bench.held_out)))
+    ]
+    answers = await score(bench.explorer, tasks, bench.config)
+    return {"version": version, **{name.removeprefix("evaluation/"): value for name, value in summary_of(answers).items()}}

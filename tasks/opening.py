@@ -1,0 +1,241 @@
+"""Opening a run, where it stopped, and closing it."""
+
+import asyncio
+import fcntl
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from rft_core import plan
+from rft_core.algorithms import algorithms
+from rft_core.base_model import locate
+from rft_core.buffer import ExperienceStore
+from rft_core.catalog import Catalog, StepRow
+from rft_core.config import CHANGEABLE_ON_RESUME, ExtensionSpec, RunConfig, changed_keys, dump, read_recipe
+from rft_core.engines import engines
+from rft_core.environments import environments
+from rft_core.errors import RunError, TidemillError
+from rft_core.explorer import Explorer, Scorers, Unscored
+from rft_core.monitor import Monitor, open_monitor
+from rft_core.operators.apply import build_operators, pipeline_version
+from rft_core.rewards.pool import ScorerPool
+from rft_core.run_dir import RunDir, remove_leftovers, write_whole
+from rft_core.taskset import open_taskset
+from rft_core.tokens import Tokenizer
+from rft_core.trainer import checkpoint
+from rft_core.trainer.convert import materialise
+from rft_core.trainer.policy import Policy
+from rft_core.trainer.trainer import Trainer
+from rft_core.weights import WeightStore
+from tasks.progress import watcher
+from tasks.session import Session, live
+
+
+@asynccontextmanager
+async def opened(config: RunConfig) -> AsyncIterator[Session]:
+    """Open a run, new or to be resumed, for as long as the block lasts.
+
+    Raises:
+        RunError: Another process has it open, or it was started with another recipe.
+        UserError: Something that the recipe names can't be used.
+    """
+    run_dir = RunDir(Path(config.runs_dir) / config.name)
+    run_dir.create()
+    with _locked(run_dir):
+        _keep_recipe(run_dir, config)
+        session = await _assemble(config, run_dir)
+        live[session.run_id] = session
+        status, reason = "FINISHED", ""
+        try:
+            yield session
+        except TidemillError as error:
+            status, reason = "FAILED", str(error)
+            raise
+        except BaseException as error:
+            status, reason = "FAILED" if isinstance(error, Exception) else "KILLED", f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            del live[session.run_id]
+            await _close(session, status, reason)
+
+
+@contextmanager
+def _locked(run_dir: RunDir) -> Iterator[None]:
+    """Hold the run for this process; the system lets go of it when the process ends, however it ends."""
+    with run_dir.lock_file.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise RunError(f"{run_dir.root} is in use by {holder}", "wait for it or stop it; or set another `name`") from None
+        file.truncate(0)
+        file.write(f"{process_name()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        file.flush()
+        yield
+
+
+def process_name() -> str:
+    """This process, as the ledger and messages name it."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _keep_recipe(run_dir: RunDir, config: RunConfig) -> None:
+    """Write the resolved recipe down; refuse one that differs from the run's own in more than may change on resume."""
+    if run_dir.recipe_file.exists():
+        before = read_recipe(run_dir.recipe_file)
+        changed = changed_keys(before.model_dump(mode="json"), config.model_dump(mode="json"))
+        refused = [key for key in changed if not any(key == may or key.startswith(f"{may}.") for may in CHANGEABLE_ON_RESUME)]
+        if refused:
+            raise RunError(
+                f"{run_dir.root} was started with another {', '.join(refused)}",
+                f"set another `name` for a new run; on resume only {', '.join(CHANGEABLE_ON_RESUME)} may change",
+            )
+    write_whole(run_dir.recipe_file, dump(config))
+
+
+async def _assemble(config: RunConfig, run_dir: RunDir) -> Session:
+    """Build every live part of a run, from its newest complete checkpoint where it has one."""
+    computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+    loop = asyncio.get_running_loop()
+    progress = watcher()
+    progress.note(f"loading {config.model.path}")
+    base_folder = await loop.run_in_executor(computer, materialise, locate(config.model.path))
+    plan.resolve(config)  # again, now that the model and its tokenizer are here to be checked
+    tokenizer = Tokenizer(base_folder)
+    catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
+    generation = _take_over(catalog)
+    store = ExperienceStore(run_dir, catalog, awaits_rewards=bool(config.rewards))
+    store.sweep()
+    for folder in (run_dir.checkpoints, run_dir.weights):
+        remove_leftovers(folder)
+    session = await loop.run_in_executor(computer, _build, config, run_dir, catalog, generation, store, base_folder, tokenizer, computer)
+    session.progress = progress  # not found by the computing thread, which has a context of its own
+    await _go_on(session)
+    progress.begin(run_dir.name, session.first_step - 1, session.last_step)
+    return session
+
+
+async def _close(session: Session, status: str, reason: str) -> None:
+    """Free what the session holds, and tell the monitor how it ended."""
+    session.catalog.versions.release(session.explorer.name)
+    await session.engine.close()
+    await session.explorer.scorers.close()
+    await asyncio.to_thread(session.monitor.finish, status, reason)
+    session.computer.shutdown()
+    session.catalog.close()
+
+
+def _take_over(catalog: Catalog) -> int:
+    generation = catalog.claims.take_over(process_name())
+    catalog.leases.expire_open("the process that held it ended")
+    return generation
+
+
+def _build(
+    config: RunConfig,
+    run_dir: RunDir,
+    catalog: Catalog,
+    generation: int,
+    store: ExperienceStore,
+    base_folder: Path,
+    tokenizer: Tokenizer,
+    computer: ThreadPoolExecutor,
+) -> Session:
+    tasks = open_taskset(config.data.train, config.seed)
+    held_out = open_taskset(config.data.evaluation, config.seed) if config.data.evaluation else None
+    policy = Policy.load(base_folder, config.model.dtype)
+    algorithm = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm")
+    trainer = Trainer(config.trainer, policy, algorithm, total_steps=plan.last_step(config, len(tasks)), seed=config.seed)
+    scorers = open_scorers(config)
+    explorer = build_explorer(config, base_folder, tokenizer, store, scorers, computer)
+    return Session(
+        config=config,
+        run_dir=run_dir,
+        generation=generation,
+        catalog=catalog,
+        store=store,
+        weights=WeightStore(run_dir, catalog, generation, config.model.path),
+        base_folder=base_folder,
+        policy=policy,
+        algorithm=algorithm,
+        trainer=trainer,
+        engine=explorer.engine,
+        explorer=explorer,
+        operators=build_operators(config.operators, config.rollout.max_tokens),
+        pipeline=pipeline_version(config.operators),
+        tasks=tasks,
+        held_out=held_out,
+        monitor=_open_monitor(config, run_dir),
+        computer=computer,
+    )
+
+
+def open_scorers(config: RunConfig) -> Scorers:
+    """Worker processes that score answers; a recipe without rewards needs none."""
+    return ScorerPool(config.rewards, config.rollout.scorers) if config.rewards else Unscored()
+
+
+def build_explorer(
+    config: RunConfig, base_folder: Path, tokenizer: Tokenizer, store: ExperienceStore, scorers: Scorers, computer: ThreadPoolExecutor
+) -> Explorer:
+    """An explorer with its engine, which has no weights yet."""
+    engine_spec, environment = config.rollout.engine, config.rollout.environment
+    replays = not algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm").needs.rollout
+    held_out = config.evaluation.environment or (ExtensionSpec(name="single_turn") if replays else environment)
+    max_context = plan.context_of(config, locate(str(base_folder)))
+    engine = engines.build(
+        engine_spec.name,
+        engine_spec.args,
+        "rollout.engine",
+        tokenizer=tokenizer,
+        max_context=max_context,
+        dtype=config.model.dtype,
+        compute=computer,
+    )
+    return Explorer(
+        name="explorer-0",
+        seed=config.seed,
+        engine=engine,
+        tokenizer=tokenizer,
+        max_context=max_context,
+        environment=lambda: environments.build(environment.name, environment.args, "rollout.environment"),
+        held_out_environment=lambda: environments.build(held_out.name, held_out.args, "evaluation.environment"),
+        scorers=scorers,
+        store=store,
+    )
+
+
+async def _go_on(session: Session) -> None:
+    """Restore the newest complete checkpoint, finish the step that it belongs to, and give the engine its weights."""
+    newest = checkpoint.newest(session.run_dir.checkpoints)
+    if newest is None:
+        session.weights.publish_shared(0, 0)
+        await load_engine(session, 0)
+        return
+    extra = await session.compute(checkpoint.load, newest, session.trainer)
+    step = int(extra["step"])
+    session.first_step = step + 1
+    session.weights.publish(step, step, newest / "model", checkpoint.model_hashes(newest))
+    row = StepRow(step, extra["status"], step, extra["metrics"], session.run_dir.relative(newest), extra["started_at"], 0.0)
+    session.catalog.claims.commit_step(row, extra["group_ids"], session.generation)
+    await load_engine(session, step)
+
+
+async def load_engine(session: Session, step: int) -> None:
+    """Give the engine the weights of the newest synced version up to a step, and say that it uses them."""
+    if session.config.sync.method == "shared":
+        version, source = step, session.policy.module
+    else:
+        version = step if step == session.last_step else step - step % session.config.sync.interval
+        source = session.weights.fetch(version) if version else session.base_folder
+    await session.engine.load(version, source)
+    session.catalog.versions.acknowledge(session.explorer.name, version)
+
+
+def _open_monitor(config: RunConfig, run_dir: RunDir) -> Monitor:
+    return open_monitor(config.monitor, run_dir.root.parent, run_dir.run_id, run_dir.name, dump(config), config.model_dump(mode="json"))

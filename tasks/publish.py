@@ -1,0 +1,14 @@
+"""Publishing the trainer's weights as they are now."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tasks.session import Session
+
+
+def publish_files(session: Session, version: int) -> None:
+    """Publish the trainer's weights as the files of a version, which they are."""
+    session.run_dir.weights.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=session.run_dir.weights, prefix=".saving.tmp-") as folder:
+        session.policy.save(Path(folder), session.base_folder)
+        session.weights.publish(version, version, Path(folder))

@@ -1,0 +1,66 @@
+"""Sync: publish the step's weights, commit the step, and give the weights to whoever generates."""
+
+import shutil
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft_core import metrics
+from rft_core.catalog import StepRow
+from rft_core.trainer import checkpoint
+from tasks.evaluate import best_version
+from tasks.opening import load_engine
+from tasks.publish import publish_files
+from tasks.session import Session, get
+from tasks.train import step_status
+
+
+@task(task_run_name="sync-{step}", cache_policy=NO_CACHE)
+async def sync(run: str, step: int) -> int:
+    """Make version `step` public; from here on the step is done."""
+    session = get(run)
+    with session.doing("sync", step):
+        await session.compute(_publish, session, step)
+    session.measured(step)[metrics.SYNC_S] = session.timeline.last("sync")
+    _commit(session, step)
+    await load_engine(session, step)
+    await session.compute(_collect, session)
+    return step
+
+
+def _publish(session: Session, step: int) -> None:
+    written = session.checkpoints.get(step)
+    if written is not None:
+        folder = session.run_dir.resolve(written)
+        session.weights.publish(step, step, folder / "model", checkpoint.model_hashes(folder))
+    elif session.config.sync.method == "shared":
+        session.weights.publish_shared(step, step)
+    elif step % session.config.sync.interval == 0:
+        publish_files(session, step)
+
+
+def _commit(session: Session, step: int) -> None:
+    claim = session.catalog.claims.find(step)
+    assert claim is not None, "a step is claimed before it is trained"
+    row = StepRow(
+        step,
+        step_status(session, step),
+        step,
+        session.figures.pop(step),
+        session.checkpoints.pop(step, None),
+        session.started.pop(step),
+        0.0,
+    )
+    session.catalog.claims.commit_step(row, claim.group_ids, session.generation)
+    session.timeline.mark_commit()
+
+
+def _collect(session: Session) -> None:
+    """Remove weights and checkpoints that nothing needs any more; what can't be removed is tried again next time."""
+    written = checkpoint.ordered(session.run_dir.checkpoints)
+    for old in written[: -session.config.checkpoint.keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    kept = [int(path.name) for path in written[-session.config.checkpoint.keep :]]
+    interval = session.config.sync.interval
+    needed = {best_version(session), *kept, *(step - step % interval for step in kept)}
+    session.weights.collect(session.config.sync.keep, {version for version in needed if version is not None})

@@ -1,0 +1,82 @@
+"""Train: choose the step's batch once, learn from it, and write a checkpoint when one is due."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rft_core import metrics
+from rft_core.buffer import oldest_first
+from rft_core.catalog import Claim
+from rft_core.failpoints import failpoint
+from rft_core.operators.table import group_of
+from rft_core.run_dir import folder_written_whole, no_space
+from rft_core.trainer import checkpoint
+from rft_core.trainer.batch import make_batch
+from tasks.measure import measure_rollout
+from tasks.session import Session, get
+
+
+@task(task_run_name="train-{step}", cache_policy=NO_CACHE)
+async def train(run: str, step: int) -> dict[str, float]:
+    """Make version `step` in memory; returns the step's metrics."""
+    session = get(run)
+    claim = session.catalog.claims.find(step) or _choose(session, step)
+    with session.doing("train", step):
+        figures = await session.compute(_update, session, claim)
+    session.measured(step).update(figures)
+    session.measured(step)[metrics.TRAIN_S] = session.timeline.last("train")
+    failpoint("train.after")
+    if session.checkpoint_due(step):
+        with session.doing("checkpoint", step):
+            await session.compute(_write_checkpoint, session, claim)
+        session.measured(step)[metrics.CHECKPOINT_S] = session.timeline.last("checkpoint")
+    return session.measured(step)
+
+
+def _choose(session: Session, step: int) -> Claim:
+    """Claim the groups of a step's batch, in order, and the state of the table that they are read at."""
+    ready = session.catalog.claims.ready()
+    rollout = session.config.rollout
+    selected = oldest_first(ready, rollout.batch_groups, version=step - 1, max_staleness=session.config.sync.interval - 1)
+    short = len(selected.group_ids) < rollout.batch_groups
+    chosen = () if short and rollout.short_batch == "skip" else selected.group_ids
+    claim = Claim(
+        step, chosen, {**session.catalog.segments.snapshot(), "pipeline": session.pipeline, "staleness": selected.max_staleness_seen}
+    )
+    session.catalog.claims.make(claim, selected.stale, session.generation)
+    return claim
+
+
+def _update(session: Session, claim: Claim) -> dict[str, float]:
+    stored = session.store.groups(claim.group_ids, session.pipeline)
+    batch = make_batch([group_of(group) for group in stored], session.algorithm)
+    figures = session.trainer.step(claim.step, batch)
+    figures |= measure_rollout(session, claim.step)
+    figures[metrics.NUM_GROUPS] = float(len(claim.group_ids))
+    figures[metrics.STALENESS_MAX] = float(claim.snapshot["staleness"])
+    return figures
+
+
+def _write_checkpoint(session: Session, claim: Claim) -> None:
+    """Everything that a restart needs, and what the step row will say, so that a kill before that row loses nothing."""
+    path = session.run_dir.checkpoint(claim.step)
+    extra = {
+        "step": claim.step,
+        "status": step_status(session, claim.step),
+        "metrics": session.measured(claim.step),
+        "group_ids": list(claim.group_ids),
+        "started_at": session.started[claim.step],
+        "snapshot": dict(claim.snapshot),
+    }
+    try:
+        with folder_written_whole(path) as folder:
+            checkpoint.save(folder, session.trainer, claim.step, extra, session.base_folder)
+            failpoint("checkpoint.written")
+    except OSError as error:
+        raise no_space(error, path.parent) from None
+    failpoint("checkpoint.renamed")
+    session.checkpoints[claim.step] = session.run_dir.relative(path)
+
+
+def step_status(session: Session, step: int) -> str:
+    """`trained`, or `skipped` for a step that made no update."""
+    return "trained" if session.measured(step).get(metrics.NUM_UPDATES) else "skipped"
