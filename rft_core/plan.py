@@ -4,7 +4,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rft_core.operators import operators
 from rft_core.rewards import rewards
 from rft_core.taskset import TaskSet, available_locally, open_taskset
 from rft_core.tokens import Tokenizer
+from rft_core.types import seed_of
 
 NUM_SAMPLES = 3
 NUM_LENGTHS_CHECKED = 2000
@@ -46,6 +47,18 @@ class Plan:
     """What could not be looked at here, and why."""
 
 
+@dataclass(slots=True)
+class _Known:
+    """What was found out about a recipe so far; null where it could not be looked at here."""
+
+    config: RunConfig
+    model: BaseModel
+    tokenizer: Tokenizer | None = None
+    train: TaskSet | None = None
+    held_out: TaskSet | None = None
+    unchecked: list[str] = field(default_factory=list)
+
+
 def resolve(config: RunConfig) -> Plan:
     """Check a recipe as a whole and work out what follows from it.
 
@@ -55,13 +68,23 @@ def resolve(config: RunConfig) -> Plan:
     _check_extensions(config)
     _check_combinations(config)
     _check_run_folder(config)
-    unchecked: list[str] = []
-    model = _model(config)
-    tokenizer = _tokenizer(model, unchecked)
-    train = _tasks("data.train", config.data.train, config, tokenizer, model, unchecked)
-    held_out = _tasks("data.evaluation", config.data.evaluation, config, tokenizer, model, unchecked) if config.data.evaluation else None
-    samples = _samples(train, tokenizer) if train and tokenizer else ()
-    return Plan(config, tuple(_derived(config, train, held_out, model, tokenizer)), samples, tuple(unchecked))
+    known = _Known(config, _model(config))
+    known.tokenizer = _tokenizer(known)
+    known.train = _tasks(known, "data.train", config.data.train, open_train)
+    if config.data.evaluation:
+        known.held_out = _tasks(known, "data.evaluation", config.data.evaluation, open_held_out)
+    return Plan(config, tuple(_derived(known)), _samples(known), tuple(known.unchecked))
+
+
+def open_train(config: RunConfig) -> TaskSet:
+    """The training tasks of a recipe."""
+    return open_taskset(config.data.train, config.seed)
+
+
+def open_held_out(config: RunConfig) -> TaskSet | None:
+    """The held-out tasks of a recipe; what is generated from a seed has another one than the training tasks."""
+    source = config.data.evaluation
+    return open_taskset(source, seed_of(config.seed, "held out") % 2**31) if source else None
 
 
 def last_step(config: RunConfig, num_tasks: int) -> int:
@@ -141,10 +164,11 @@ def _model(config: RunConfig) -> BaseModel:
         raise ConfigError("model.path", config.model.path, f"{error.found.removeprefix('model.path: ')}: {error.remedy}") from None
 
 
-def _tokenizer(model: BaseModel, unchecked: list[str]) -> Tokenizer | None:
+def _tokenizer(known: _Known) -> Tokenizer | None:
+    model = known.model
     if model.folder is None or not model.ready:
         why = "it is converted at the first run" if model.gguf_file else "it is downloaded at the first run"
-        unchecked.append(f"model.path {model.name}: not checked, {why}")
+        known.unchecked.append(f"model.path {model.name}: not checked, {why}")
         return None
     return Tokenizer(model.folder)
 
@@ -164,62 +188,62 @@ def context_of(config: RunConfig, model: BaseModel) -> int:
     return wanted or own or 0
 
 
-def _tasks(
-    key: str, source: TaskSetConfig, config: RunConfig, tokenizer: Tokenizer | None, model: BaseModel, unchecked: list[str]
-) -> TaskSet | None:
+def _tasks(known: _Known, key: str, source: TaskSetConfig, opener: Callable[[RunConfig], TaskSet | None]) -> TaskSet | None:
     if not available_locally(source):
-        unchecked.append(f"{key}.source {source.source}: not checked, it is not in the local cache")
+        known.unchecked.append(f"{key}.source {source.source}: not checked, it is not in the local cache")
         return None
     try:
-        tasks = open_taskset(source, config.seed)
-        _check_fields(key, tasks, source, config)
-        if tokenizer is not None:
-            _check_lengths(key, tasks, config, tokenizer, context_of(config, model))
+        tasks = opener(known.config)
+        if tasks is not None:
+            _check_fields(key, tasks, source, known.config)
+            _check_lengths(known, key, tasks, source)
     except DataError as error:
         raise ConfigError(f"{key}.source", source.source, str(error)) from None
     return tasks
 
 
 def _check_fields(key: str, tasks: TaskSet, source: TaskSetConfig, config: RunConfig) -> None:
-    """Every field that a reward or an algorithm reads is in every row."""
-    algorithm = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm")
-    scorers = [(f"rewards.{index}", spec.name, rewards.build(spec.name, spec.args, "rewards")) for index, spec in enumerate(config.rewards)]
+    """Every field that a reward or the algorithm reads is in every row."""
+    needs = [
+        (need, f"rewards.{index}.name", spec.name)
+        for index, spec in enumerate(config.rewards)
+        for need in rewards.build(spec.name, spec.args, f"rewards.{index}").needs
+    ]
+    if key == "data.train" and not algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm").needs.rollout:
+        needs.append(("response", "algorithm.name", config.algorithm.name))
+    columns = {"answer": source.format.answer, "response": source.format.response}
     for index in range(len(tasks)):
         task = tasks.task(index)
-        for reward_key, name, scorer in scorers:
-            for field in scorer.needs:
-                brought = {"answer": task.answer, "response": task.response}.get(field, task.facts.get(field))
-                if brought is None:
-                    column = {"answer": source.format.answer, "response": source.format.response}.get(field, field)
-                    raise ConfigError(f"{reward_key}.name", name, f"it needs the field {column!r}, which row {index + 1} of {key} lacks")
-        if not algorithm.needs.rollout and key == "data.train" and task.response is None:
-            column = source.format.response
-            raise ConfigError(
-                f"{key}.format.response", column, f"{config.algorithm.name} needs an expert's reply, which row {index + 1} lacks"
-            )
+        brought = {**task.facts, "answer": task.answer, "response": task.response}
+        for need, named_by, name in needs:
+            if brought.get(need) is None:
+                raise ConfigError(named_by, name, f"it needs the field {columns.get(need, need)!r}, which row {index + 1} of {key} lacks")
 
 
-def _check_lengths(key: str, tasks: TaskSet, config: RunConfig, tokenizer: Tokenizer, context: int) -> None:
+def _check_lengths(known: _Known, key: str, tasks: TaskSet, source: TaskSetConfig) -> None:
+    """Every prompt leaves room for an answer."""
+    if known.tokenizer is None:
+        return
+    context = context_of(known.config, known.model)
     for index in range(min(len(tasks), NUM_LENGTHS_CHECKED)):
         try:
-            length = len(tokenizer.encode_chat(tasks.task(index).messages))
+            length = len(known.tokenizer.encode_chat(tasks.task(index).messages))
         except ModelError as error:
-            raise ConfigError(f"{key}.format.chat", True, f"{error.found}: {error.remedy}") from None
+            raise ConfigError(f"{key}.format.chat", source.format.chat, f"{error.found}: {error.remedy}") from None
         if length >= context:
-            raise ConfigError(
-                f"{key}.source",
-                config.data.train.source,
-                f"the prompt of row {index + 1} has {length} tokens, the context has {context}: shorter prompts",
-            )
+            where = f"the prompt of row {index + 1} has {length} tokens, the context has {context}"
+            raise ConfigError(f"{key}.source", source.source, f"{where}: shorter prompts")
 
 
-def _samples(tasks: TaskSet, tokenizer: Tokenizer) -> tuple[str, ...]:
+def _samples(known: _Known) -> tuple[str, ...]:
+    tasks, tokenizer = known.train, known.tokenizer
+    if tasks is None or tokenizer is None:
+        return ()
     return tuple(tokenizer.render(tasks.at(position).messages) for position in range(min(NUM_SAMPLES, len(tasks))))
 
 
-def _derived(
-    config: RunConfig, train: TaskSet | None, held_out: TaskSet | None, model: BaseModel, tokenizer: Tokenizer | None
-) -> Iterator[Derived]:
+def _derived(known: _Known) -> Iterator[Derived]:
+    config, train, held_out = known.config, known.train, known.held_out
     rollout, trainer = config.rollout, config.trainer
     last = last_step(config, len(train)) if train else config.steps
     yield Derived("run folder", str(Path(config.runs_dir) / config.name), "runs_dir / name; the same command again resumes it")
@@ -228,7 +252,7 @@ def _derived(
         str(last),
         "steps" if last == config.steps else f"epochs {config.epochs} x tasks / batch_groups, less than steps {config.steps}",
     )
-    yield from _derived_data(config, train, held_out, last)
+    yield from _derived_data(known, last)
     yield Derived(
         "attempts a step",
         str(rollout.batch_groups * rollout.group_size),
@@ -248,14 +272,15 @@ def _derived(
     if config.data.evaluation:
         every = _steps_at(lambda s: is_due(s, config.evaluation.every, last), last)
         yield Derived("evaluations", f"before training, {every}", "evaluation.every, and the last step")
-        best = "share of exact answers" if held_out and any(held_out.task(0).answer is not None for _ in "1") else "mean reward"
+        best = "share of exact answers" if held_out and held_out.task(0).answer is not None else "mean reward"
         yield Derived("best version", f"highest {best}", "its weights are kept beside the newest ones")
     pipeline = " -> ".join(spec.name for spec in config.operators) or "none"
     yield Derived("operators", pipeline, "in the order of the recipe; each says what it dropped and why")
-    yield from _derived_model(config, model, tokenizer)
+    yield from _derived_model(known)
 
 
-def _derived_data(config: RunConfig, train: TaskSet | None, held_out: TaskSet | None, last: int) -> Iterator[Derived]:
+def _derived_data(known: _Known, last: int) -> Iterator[Derived]:
+    config, train, held_out = known.config, known.train, known.held_out
     if train is not None:
         needed = last * config.rollout.batch_groups
         yield Derived(
@@ -268,9 +293,10 @@ def _derived_data(config: RunConfig, train: TaskSet | None, held_out: TaskSet | 
         yield Derived("held-out tasks", str(scored), "greedy, one answer each")
 
 
-def _derived_model(config: RunConfig, model: BaseModel, tokenizer: Tokenizer | None) -> Iterator[Derived]:
+def _derived_model(known: _Known) -> Iterator[Derived]:
+    config, model = known.config, known.model
     yield Derived("model folder", str(model.folder or "downloaded at the first run"), f"model.path {model.name}")
-    if tokenizer is None:
+    if known.tokenizer is None:
         return
     context = context_of(config, model)
     reason = "model.max_context" if config.model.max_context else "the model's own limit"

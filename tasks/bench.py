@@ -18,13 +18,14 @@ from rft_core.config import RunConfig, read_recipe
 from rft_core.engines import Engine
 from rft_core.errors import UserError
 from rft_core.explorer import Explorer
+from rft_core.plan import open_held_out
 from rft_core.run_dir import RunDir
-from rft_core.taskset import TaskSet, open_taskset
+from rft_core.taskset import TaskSet
 from rft_core.tokens import Tokenizer
 from rft_core.trainer.convert import materialise
 from rft_core.weights import fetch
 from tasks.evaluate import score, summary_of
-from tasks.opening import build_explorer, open_scorers
+from tasks.opening import build_explorer, open_scorers, process_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +53,29 @@ async def bench_opened(root: str) -> AsyncIterator[Bench]:
     """
     run_dir = RunDir(Path(root))
     config = read_recipe(run_dir.recipe_file)
-    if config.data.evaluation is None:
+    held_out = open_held_out(config)
+    if held_out is None:
         raise UserError(f"the recipe of {root} names no held-out tasks", "set data.evaluation")
     computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
     folder = await asyncio.get_running_loop().run_in_executor(computer, materialise, locate(config.model.path))
     catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
     explorer = build_explorer(config, folder, Tokenizer(folder), ExperienceStore(run_dir, catalog), open_scorers(config), computer)
-    bench = Bench(config, run_dir, catalog, folder, explorer.engine, explorer, open_taskset(config.data.evaluation, config.seed))
+    bench = Bench(config, run_dir, catalog, folder, explorer.engine, explorer, held_out)
     _open[root] = bench
     try:
         yield bench
     finally:
         del _open[root]
+        catalog.versions.release(reader())
         await bench.engine.close()
         await explorer.scorers.close()
         computer.shutdown()
         catalog.close()
+
+
+def reader() -> str:
+    """This process as a reader of weights."""
+    return f"bench in {process_name()}"
 
 
 @task(task_run_name="bench-{version}", cache_policy=NO_CACHE)
@@ -76,6 +84,7 @@ async def score_version(root: str, version: int) -> dict[str, Any]:
     bench = _open[root]
     folder = fetch(bench.run_dir, bench.catalog.versions.find(version), version) if version else bench.base_folder
     await bench.engine.load(version, folder)
+    bench.catalog.versions.acknowledge(reader(), version)  # so that a run that goes on does not collect it meanwhile
     tasks = [
         bench.held_out.task(index) for index in range(min(len(bench.held_out), bench.config.evaluation.num_tasks or len(bench.held_out)))
     ]

@@ -24,7 +24,6 @@ from rft_core.monitor import Monitor, open_monitor
 from rft_core.operators.apply import build_operators, pipeline_version
 from rft_core.rewards.pool import ScorerPool
 from rft_core.run_dir import RunDir, remove_leftovers, write_whole
-from rft_core.taskset import open_taskset
 from rft_core.tokens import Tokenizer
 from rft_core.trainer import checkpoint
 from rft_core.trainer.convert import materialise
@@ -51,6 +50,7 @@ async def opened(config: RunConfig) -> AsyncIterator[Session]:
         live[session.run_id] = session
         status, reason = "FINISHED", ""
         try:
+            await _go_on(session)
             yield session
         except TidemillError as error:
             status, reason = "FAILED", str(error)
@@ -115,8 +115,6 @@ async def _assemble(config: RunConfig, run_dir: RunDir) -> Session:
         remove_leftovers(folder)
     session = await loop.run_in_executor(computer, _build, config, run_dir, catalog, generation, store, base_folder, tokenizer, computer)
     session.progress = progress  # not found by the computing thread, which has a context of its own
-    await _go_on(session)
-    progress.begin(run_dir.name, session.first_step - 1, session.last_step)
     return session
 
 
@@ -146,8 +144,7 @@ def _build(
     tokenizer: Tokenizer,
     computer: ThreadPoolExecutor,
 ) -> Session:
-    tasks = open_taskset(config.data.train, config.seed)
-    held_out = open_taskset(config.data.evaluation, config.seed) if config.data.evaluation else None
+    tasks = plan.open_train(config)
     policy = Policy.load(base_folder, config.model.dtype)
     algorithm = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm")
     trainer = Trainer(config.trainer, policy, algorithm, total_steps=plan.last_step(config, len(tasks)), seed=config.seed)
@@ -169,7 +166,7 @@ def _build(
         operators=build_operators(config.operators, config.rollout.max_tokens),
         pipeline=pipeline_version(config.operators),
         tasks=tasks,
-        held_out=held_out,
+        held_out=plan.open_held_out(config),
         monitor=_open_monitor(config, run_dir),
         computer=computer,
     )
@@ -211,19 +208,24 @@ def build_explorer(
 
 
 async def _go_on(session: Session) -> None:
-    """Restore the newest complete checkpoint, finish the step that it belongs to, and give the engine its weights."""
+    """Go on from the newest complete checkpoint, if there is one, and give the engine its weights."""
     newest = checkpoint.newest(session.run_dir.checkpoints)
     if newest is None:
         session.weights.publish_shared(0, 0)
-        await load_engine(session, 0)
-        return
+    else:
+        session.first_step = await _restore(session, newest) + 1
+    await load_engine(session, session.first_step - 1)
+    session.progress.begin(session.run_dir.name, session.first_step - 1, session.last_step)
+
+
+async def _restore(session: Session, newest: Path) -> int:
+    """Put the trainer where the checkpoint left it, and finish the checkpoint's step; returns its number."""
     extra = await session.compute(checkpoint.load, newest, session.trainer)
     step = int(extra["step"])
-    session.first_step = step + 1
     session.weights.publish(step, step, newest / "model", checkpoint.model_hashes(newest))
     row = StepRow(step, extra["status"], step, extra["metrics"], session.run_dir.relative(newest), extra["started_at"], 0.0)
     session.catalog.claims.commit_step(row, extra["group_ids"], session.generation)
-    await load_engine(session, step)
+    return step
 
 
 async def load_engine(session: Session, step: int) -> None:

@@ -65,6 +65,20 @@ def test_killed_at_random_moments(seed: int, values: dict[str, Any], unharmed: t
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "point", ["segment.renamed", "claim.after", "checkpoint.renamed", "publish.renamed", "publish.after", "step.after"]
+)
+def test_killed_with_published_files_every_second_step(point: str, values: dict[str, Any], tmp_path: Path, tiny_policy: Path) -> None:
+    apart = {"sync": {"method": "checkpoint", "interval": 2}, "checkpoint": {"every": 3}}
+    reference = recipe(tmp_path / "unharmed", tiny_policy, steps=6) | apart
+    assert loop.run_in_child(reference) == 0
+    values |= apart | {"steps": 6}
+    assert loop.run_in_child(values, kill_at=f"{point}:{3 if point in ('segment.renamed', 'claim.after', 'step.after') else 1}") == -9
+    assert loop.run_in_child(values) == 0
+    check(values, loop.final_weights(reference))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4, 24))
 def test_killed_at_more_random_moments(seed: int, values: dict[str, Any], unharmed: tuple[str, float]) -> None:
     kill_at_random(values, unharmed, seed)

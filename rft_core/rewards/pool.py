@@ -53,7 +53,7 @@ class ScorerPool:
     """
 
     def __init__(self, specs: Sequence[RewardSpec], workers: int, folder: Path | None = None) -> None:
-        self._hello = framed({"rewards": [spec.model_dump() for spec in specs], "folder": str((folder or Path.cwd()).resolve())})
+        self._hello = framed({"rewards": [spec.model_dump(mode="json") for spec in specs], "folder": str((folder or Path.cwd()).resolve())})
         self._idle: asyncio.Queue[_Worker | None] = asyncio.Queue()
         self._all: set[_Worker] = set()
         self._ending: set[asyncio.Task[None]] = set()
