@@ -51,7 +51,9 @@ format: setup ## Format, and mend what can be mended by itself
 	@$(BIN)/ruff check --fix .
 
 bench: setup ## Run the benchmarks; each prints one line of JSON
-	@shopt -s nullglob; for file in benchmarks/*.py; do $(BIN)/python "$$file"; done
+	@shopt -s nullglob; files=(benchmarks/*.py); \
+	if [ $${#files[@]} -eq 0 ]; then echo "there are no benchmarks here yet: benchmarks/ holds no .py file"; fi; \
+	for file in "$${files[@]}"; do $(BIN)/python "$$file"; done
 
 up: setup ## Serve the Prefect UI (port 4200) and the MLflow UI (port 5000) for the runs in RUNS=runs
 	@mkdir -p $(RUNS)

@@ -1,12 +1,13 @@
 """The `rft` command. Each command imports what it needs inside the command, so that it starts quickly."""
 
 import asyncio
-import json
 import logging
 import os
+import shlex
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 import yaml
@@ -19,6 +20,10 @@ app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help="Reinforcement fine-tuning as a workflow."
 )
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+T = TypeVar("T")
 Recipe = Annotated[Path, typer.Argument(help="A recipe: a YAML file.")]
 Run = Annotated[str, typer.Argument(help="A run: its name under the runs folder, or a path.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -32,23 +37,29 @@ RunsDir = Annotated[Path, typer.Option("--runs-dir", help="The folder that holds
 def init(path: Annotated[Path, typer.Argument(help="Where to write the recipe.")] = Path("recipe.yaml")) -> None:
     """Write a commented recipe to start from."""
     from flows.recipe import commented
+    from flows.terminal import program
 
     if path.exists():
         raise UserError(f"{path} is there already", "name a new file")
-    path.write_text(commented())
-    print(f"wrote {path}; look at it, then: rft plan {path}")
+    try:
+        path.write_text(commented(), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{path} can't be written ({error.strerror})", "name a file in a folder that is there and can be written to"
+        ) from None
+    print(f"wrote {path}; look at it, then: {program('rft')} plan {shlex.quote(str(path))}")
 
 
 @app.command()
 def plan(recipe: Recipe, changes: Changes = None, as_json: Json = False) -> None:
     """Check a recipe and print everything that a run would do, with the reasons; writes nothing."""
-    from flows.terminal import table
+    from flows.terminal import strict_json, table
     from rft_core.plan import as_json as plain
     from rft_core.plan import resolve
 
     resolved = resolve(read_recipe(recipe, _changes(changes)))
     if as_json:
-        print(json.dumps(plain(resolved), indent=1))
+        print(strict_json(plain(resolved), indent=1))
         return
     print(table([{"what": d.name, "value": d.value, "why": d.reason} for d in resolved.derived]))
     for number, sample in enumerate(resolved.samples, start=1):
@@ -66,7 +77,7 @@ def run(recipe: Recipe, changes: Changes = None, as_json: Json = False) -> None:
     resolve(config)
     from flows.command import run_in_terminal
 
-    summary = asyncio.run(run_in_terminal(config, as_json))
+    summary = _finish(run_in_terminal(config, as_json))
     _print_summary(config, summary, as_json)
 
 
@@ -79,11 +90,11 @@ def bench(
 ) -> None:
     """Score published versions of a run on its held-out tasks."""
     found = find_run(run, runs_dir)
-    from flows.bench import bench as bench_flow
-    from flows.terminal import table
+    from flows.command import bench_in_terminal
+    from flows.terminal import strict_json, table
 
-    scores = asyncio.run(bench_flow(str(found.root), versions))
-    print(json.dumps(scores) if as_json else table(scores))
+    scores = _finish(bench_in_terminal(str(found.root), versions))
+    print(strict_json(scores) if as_json else table(scores))
 
 
 @app.command()
@@ -94,9 +105,10 @@ def show(
 ) -> None:
     """Show how a run stands: steps, fates, versions, evaluations."""
     from flows.show import describe, list_runs, render
+    from flows.terminal import strict_json
 
     shown = describe(find_run(run, runs_dir)) if run else list_runs(runs_dir)
-    print(json.dumps(shown, indent=1) if as_json else render(shown))
+    print(strict_json(shown, indent=1) if as_json else render(shown))
 
 
 @app.command()
@@ -108,11 +120,11 @@ def sql(
 ) -> None:
     """Ask a run a question in SQL; `rft sql RUN "show tables"` lists what can be asked."""
     from flows.show import questions
-    from flows.terminal import table
+    from flows.terminal import strict_json, table
 
     answer = questions(find_run(run, runs_dir)).ask(question)
     rows = answer.to_pylist()
-    print(json.dumps(rows, default=str) if as_json else table(rows))
+    print(strict_json(rows) if as_json else table(rows))
 
 
 @app.command()
@@ -133,11 +145,11 @@ def export(
 def doctor(as_json: Json = False) -> None:
     """Say what is installed, what works, and what is missing for which feature."""
     from flows.doctor import examine
-    from flows.terminal import table
+    from flows.terminal import strict_json, table
 
     findings = examine()
     rows: list[Any] = [finding.as_row() for finding in findings]
-    print(json.dumps(rows, indent=1) if as_json else table(rows))
+    print(strict_json(rows, indent=1) if as_json else table(rows))
     if any(finding.required and not finding.works for finding in findings):
         raise typer.Exit(1)
 
@@ -153,8 +165,24 @@ def main() -> None:
         print(f"rft: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, UserError) else 1) from None
     except KeyboardInterrupt:
-        print("rft: stopped; the same command goes on from the newest checkpoint", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise SystemExit(_stopped()) from None
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # Typer makes this of Ctrl-C, without a word
+            _stopped()
+        raise
+
+
+def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """Run a flow to its end. Ctrl-C cancels it; where Prefect cancels once more, that is what comes out."""
+    try:
+        return asyncio.run(work)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _stopped() -> int:
+    print("rft: stopped; a run goes on with the same command, from its newest checkpoint", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _changes(changes: list[str] | None) -> dict[str, Any]:
@@ -163,7 +191,10 @@ def _changes(changes: list[str] | None) -> dict[str, Any]:
         key, equals, value = change.partition("=")
         if not equals:
             raise UserError(f"--set {change}", "KEY=VALUE is right, as in --set steps=20")
-        parsed[key] = yaml.safe_load(value)
+        try:
+            parsed[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"--set {change}: the value is not YAML", "KEY=VALUE is right, as in --set steps=20") from None
     return parsed
 
 
@@ -176,8 +207,9 @@ def _quieten_prefect() -> None:
 
 def _print_summary(config: RunConfig, summary: dict[str, Any], as_json: bool) -> None:
     from flows.show import closing_words
+    from flows.terminal import strict_json
 
-    print(json.dumps(summary) if as_json else closing_words(config, summary))
+    print(strict_json(summary) if as_json else closing_words(config, summary))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 from typing import Any, Protocol
 
 from prefect import flow
+from prefect.runtime import flow_run
 from pydantic import PositiveInt
 
 import tasks
-from rft_core.config import RunConfig
+from rft_core.config import RunConfig, parse
+from tasks.beside import beside
 from tasks.opening import opened
 from tasks.session import Session
 
@@ -28,19 +30,25 @@ async def improve(session: Session, do: Stages) -> dict[str, Any]:
     """Try tasks, score what was tried, learn from it, and hand the new weights back, step by step."""
     run = session.run_id
     await do.evaluate(run, session.first_step - 1)
-    for step in session.steps():
-        while await do.curate(run, step):
-            await do.rollout(run, step)
-            await do.shape(run, step)
-        await do.train(run, step)
-        await do.sync(run, step)
-        await do.evaluate(run, step)
-        await do.report(run, step)
+    async with beside() as meanwhile:
+        for step in session.steps():
+            while await do.curate(run, step):
+                await do.rollout(run, step)
+                await do.shape(run, step)
+            await do.train(run, step)
+            await do.sync(run, step)
+            await do.evaluate(run, step)
+            await meanwhile(do.report, run, step)
     summary: dict[str, Any] = await do.conclude(run)
     return summary
 
 
-@flow(name="rft", flow_run_name="{config.name}", persist_result=False)
+def _run_name() -> str:
+    parameters = flow_run.parameters
+    return str(parameters["name"] or parse(dict(parameters["config"])).name)
+
+
+@flow(name="rft", flow_run_name=_run_name, persist_result=False)
 async def rft(config: RunConfig, name: str | None = None, steps: PositiveInt | None = None, seed: int | None = None) -> dict[str, Any]:
     """Reinforcement fine-tuning as a recipe says; the same run again goes on where it stopped.
 
@@ -51,7 +59,7 @@ async def rft(config: RunConfig, name: str | None = None, steps: PositiveInt | N
         seed: Another seed.
     """
     changes = {key: value for key, value in (("name", name), ("steps", steps), ("seed", seed)) if value is not None}
-    return await run_recipe(config.model_copy(update=changes))
+    return await run_recipe(parse({**config.model_dump(mode="json"), **changes}))
 
 
 async def run_recipe(config: RunConfig, do: Stages = tasks) -> dict[str, Any]:

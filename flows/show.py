@@ -1,21 +1,24 @@
 """What people are shown of runs: how one stands, questions in SQL, exports, and the last words of `rft run`."""
 
+import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
-from flows.terminal import table
-from rft_core import metrics
+from flows.terminal import program, table
 from rft_core.buffer import Questions, read_answers
-from rft_core.catalog import Catalog
+from rft_core.catalog import HELD_OUT, Catalog, best
 from rft_core.config import RunConfig, read_recipe
 from rft_core.errors import UserError
 from rft_core.monitor import review_command
 from rft_core.operators.apply import pipeline_version
-from rft_core.run_dir import RunDir
+from rft_core.run_dir import RunDir, folder_written_whole, no_space
 from rft_core.weights import fetch, newest_complete
 
-HELD_OUT = "held_out"
+ANSWERS_SHOWN = 3
+QUESTION = "select step, avg(reward) from experiences group by 1 order by 1"
+"""What people are shown to ask a run first."""
 
 
 def open_catalog(run_dir: RunDir) -> Catalog:
@@ -65,8 +68,21 @@ def describe(run_dir: RunDir) -> dict[str, Any]:
             for e in catalog.versions.evaluations(HELD_OUT)
         ],
         "segments": len(catalog.segments.files()),
-        "megabytes": round(sum(f.stat().st_size for f in run_dir.root.rglob("*") if f.is_file()) / 1e6, 1),
+        "megabytes": round(_num_bytes(run_dir.root) / 1e6, 1),
     }
+
+
+def _num_bytes(root: Path) -> int:
+    """Bytes that a folder's files take; one that is linked twice counts once, and one that is removed meanwhile not at all."""
+    sizes: dict[tuple[int, int], int] = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            try:
+                facts = os.stat(Path(folder, name), follow_symlinks=False)  # noqa: PTH116  one call for all three
+            except FileNotFoundError:
+                continue
+            sizes[facts.st_dev, facts.st_ino] = facts.st_size
+    return sum(sizes.values())
 
 
 def render(shown: dict[str, Any] | list[dict[str, Any]]) -> str:
@@ -90,7 +106,7 @@ def export_version(run_dir: RunDir, wanted: str, target: Path) -> int:
         target: A folder that is not there yet.
 
     Raises:
-        UserError: The target is there, or `wanted` names nothing.
+        UserError: The target is there or can't be written, or `wanted` names nothing.
         WeightsError: The version has no whole files.
     """
     if target.exists():
@@ -106,7 +122,11 @@ def export_version(run_dir: RunDir, wanted: str, target: Path) -> int:
         folder = fetch(run_dir, versions.find(number), number)
     else:
         raise UserError(f"--version {wanted}", "a number, `newest` or `best` is right")
-    shutil.copytree(folder, target)
+    try:
+        with folder_written_whole(target) as copy:
+            shutil.copytree(folder, copy, dirs_exist_ok=True)
+    except OSError as error:
+        raise no_space(error, target.parent) from None
     return number
 
 
@@ -116,10 +136,10 @@ def best_of(catalog: Catalog) -> int:
     Raises:
         UserError: None was scored.
     """
-    scored = catalog.versions.evaluations(HELD_OUT)
-    if not scored:
+    version = best(catalog.versions.evaluations(HELD_OUT))
+    if version is None:
         raise UserError("no version of this run was scored", "give the recipe `data.evaluation`, or name a version")
-    return max(scored, key=lambda e: e.metrics.get(metrics.EVAL_EXACT, e.metrics[metrics.EVAL_REWARD])).version
+    return version
 
 
 def closing_words(config: RunConfig, summary: dict[str, Any]) -> str:
@@ -133,24 +153,30 @@ def closing_words(config: RunConfig, summary: dict[str, Any]) -> str:
         f"{summary['steps']} steps, training {summary['train_wall_s']:.0f} s, "
         f"of it orchestration {summary['orchestration_frac']:.1%}; fates {summary['fates']}"
     )
-    question = "select step, avg(reward) from experiences group by 1 order by 1"
-    parts += [
-        "",
-        "look closer:",
-        f"  rft show {config.name}",
-        f'  rft sql {config.name} "{question}"',
-        *(f"  {command}" for command in (review_command(config.monitor, Path(config.runs_dir)),) if command),
-        "  prefect server start     # then open http://127.0.0.1:4200 for the flow runs and their artifacts",
+    return "\n".join([*parts, "", "look closer:", *(f"  {command}" for command in commands(config))])
+
+
+def commands(config: RunConfig) -> list[str]:
+    """What to type next, as it works in this folder."""
+    rft = program("rft")
+    run = config.name if Path(config.runs_dir) == Path("runs") else shlex.quote(str(Path(config.runs_dir) / config.name))
+    review = review_command(config.monitor, Path(config.runs_dir), program("mlflow"))
+    return [
+        f"{rft} show {run}",
+        f'{rft} sql {run} "{QUESTION}"',
+        *([review] if review else []),
+        f"{program('prefect')} server start     # then open http://127.0.0.1:4200 for the flow runs and their artifacts",
     ]
-    return "\n".join(parts)
 
 
 def _three_answers(run_dir: RunDir) -> list[str]:
+    """Answers to tasks that were asked before and after; the two evaluations may have other tasks."""
     scored = open_catalog(run_dir).versions.evaluations(HELD_OUT)
     before, after = (read_answers(run_dir, scored[index].uri) for index in (0, -1))
+    old = {row["task_id"]: row["response_text"] for row in before}
     rows = [
-        {"task": old["prompt_text"], "right": old["answer"], "before": old["response_text"][:60], "after": new["response_text"][:60]}
-        for old, new in zip(before, after, strict=True)
-        if old["task_id"] == new["task_id"]
+        {"task": row["prompt_text"], "right": row["answer"], "before": old[row["task_id"]][:60], "after": row["response_text"][:60]}
+        for row in after
+        if row["task_id"] in old
     ]
-    return [table(rows[:3])]
+    return [table(rows[:ANSWERS_SHOWN])] if rows else []

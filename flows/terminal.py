@@ -1,26 +1,23 @@
 """How the `rft` command shows a run: a progress bar in a terminal, plain lines elsewhere, JSON for machines."""
 
 import json
+import math
+import os
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from rft_core import metrics
-
-SHOWN = (
-    ("reward", metrics.REWARD_MEAN, ".3f"),
-    ("loss", metrics.LOSS, ".4f"),
-    ("grad", metrics.GRAD_NORM, ".2f"),
-    ("answer", metrics.RESPONSE_TOKENS, ".1f"),
-    ("failed", metrics.FAILED_FRAC, ".0%"),
-)
-"""What a step's line says: label, metric, format."""
 
 
 class Lines:
@@ -44,31 +41,32 @@ class Lines:
             self._say("stage", f"step {step}: {stage}", step=step, stage=stage)
 
     def step(self, step: int, last: int, figures: Mapping[str, float]) -> None:
-        self._say("step", step_line(step, last, figures), step=step, last=last, metrics=dict(figures))
+        self._say("step", metrics.step_line(step, last, figures), step=step, last=last, metrics=dict(figures))
 
     def note(self, text: str) -> None:
         self._say("note", text, text=text)
 
     def _say(self, event: str, text: str, /, **values: object) -> None:
         elapsed = time.monotonic() - self._began
-        line = json.dumps({"event": event, "elapsed_s": round(elapsed, 2), **values}) if self._json else f"[{elapsed:6.1f} s] {text}"
+        line = strict_json({"event": event, "elapsed_s": round(elapsed, 2), **values}) if self._json else f"[{elapsed:6.1f} s] {text}"
         print(line, file=sys.stderr, flush=True)
 
 
 class LiveBar:
-    """A progress bar with the newest figures."""
+    """A progress bar in one line: the run, its steps, and what it does or its newest figures."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
         columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+            # What does not fit is cut off: a second line would be left behind each time that the bar is drawn again.
+            TextColumn("{task.fields[newest]}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
         )
-        self._bar = Bar(*columns, console=console)
-        self._task = self._bar.add_task("starting", total=None, figures="")
+        self._bar = Bar(*columns, console=console, expand=True)
+        self._task = self._bar.add_task("starting", total=None, newest="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -81,13 +79,14 @@ class LiveBar:
         self._bar.update(self._task, description=run, total=last, completed=done)
 
     def stage(self, step: int, stage: str) -> None:
-        self._bar.update(self._task, description=f"step {step} {stage}")
+        if stage == "evaluate":
+            self._bar.update(self._task, newest="scoring the held-out tasks")
 
     def step(self, step: int, last: int, figures: Mapping[str, float]) -> None:
-        self._bar.update(self._task, completed=step, figures=step_line(step, last, figures))
+        self._bar.update(self._task, completed=step, total=last, newest=metrics.shown(figures))
 
     def note(self, text: str) -> None:
-        self._bar.console.print(text)
+        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def watcher(json_lines: bool) -> Lines | LiveBar:
@@ -95,10 +94,19 @@ def watcher(json_lines: bool) -> Lines | LiveBar:
     return LiveBar() if sys.stderr.isatty() and not json_lines else Lines(json_lines)
 
 
-def step_line(step: int, last: int, figures: Mapping[str, float]) -> str:
-    """A step in one line."""
-    shown = [f"{label} {format(figures[name], form)}" for label, name, form in SHOWN if name in figures]
-    return f"step {step}/{last}  " + "  ".join(shown)
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """A value as JSON that every reader takes: what is not a finite number becomes null, and what JSON has no type for its text."""
+    return json.dumps(_finite(value), indent=indent, default=str, allow_nan=False)
+
+
+def program(name: str) -> str:
+    """How a shell in this folder finds a program that is installed beside this Python: by its name, or by its path."""
+    folder = Path(sys.executable).parent
+    found = shutil.which(name)
+    if (found and Path(found).parent == folder) or not (folder / name).exists():
+        return name
+    here = Path.cwd()
+    return shlex.quote(os.path.relpath(folder / name, here) if folder.is_relative_to(here) else str(folder / name))
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
@@ -109,6 +117,14 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
     cells = [names, *[[_cell(row[name]) for name in names] for row in rows]]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _cell(value: object) -> str:

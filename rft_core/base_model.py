@@ -1,6 +1,7 @@
 """Where a base model is, found without torch and without network."""
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
 
 from rft_core.errors import ModelError
 
@@ -35,14 +38,19 @@ class BaseModel:
         """The model's own `config.json`; only when `ready`."""
         assert self.folder is not None
         try:
-            return dict(json.loads((self.folder / "config.json").read_text(encoding="utf-8")))
-        except ValueError as error:
+            return dict(json.loads((self.folder / "config.json").read_text(encoding="utf-8")).items())
+        except (ValueError, AttributeError) as error:
             raise ModelError(f"{self.folder}/config.json is not JSON ({error})", "the model's folder is damaged") from None
 
     def context(self) -> int | None:
         """The longest sequence that the model was made for, in tokens, where its config says so."""
         sizes = self.config()
         return sizes.get("max_position_embeddings") or sizes.get("n_positions")
+
+    def num_parameters(self) -> int | None:
+        """How many numbers the folder's safetensors files hold; null where it has none. Only their heads are read."""
+        assert self.folder is not None
+        return sum(map(_num_parameters, self.folder.glob("*.safetensors"))) or None
 
 
 def cache_dir() -> Path:
@@ -66,13 +74,34 @@ def locate(path: str) -> BaseModel:
         if not (Path(path) / "config.json").exists():
             raise ModelError(f"model.path: the folder {path} holds no config.json", "name a Hugging Face model folder")
         return BaseModel(path, Path(path))
-    if path.startswith((".", "/", "~")) or path.count("/") != 1:
+    if path.startswith((".", "/", "~")) or path.count("/") != 1 or not _is_hub_id(path):
         raise ModelError(
             f"model.path: there is no folder {path}",
             "name a Hugging Face model folder, a Hugging Face id (owner/name), or package:NAME/FILE.gguf",
         )
     cached = try_to_load_from_cache(path, "config.json")
     return BaseModel(path, Path(cached).parent if isinstance(cached, str) else None)
+
+
+def _num_parameters(file: Path) -> int:
+    """Of one file, which begins with 8 bytes of length and as much JSON; 0 for a file that is none, which whoever loads it tells."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length > file.stat().st_size:
+            return 0
+        try:
+            head: dict[str, dict[str, list[int]]] = json.loads(stream.read(length))
+        except ValueError:
+            return 0
+    return sum(math.prod(tensor["shape"]) for name, tensor in head.items() if name != "__metadata__")
+
+
+def _is_hub_id(path: str) -> bool:
+    try:
+        validate_repo_id(path)
+    except HFValidationError:
+        return False
+    return True
 
 
 def _in_package(path: str) -> BaseModel:

@@ -128,6 +128,7 @@ class TrainerConfig(Section):
     """How the policy is updated."""
 
     learning_rate: PositiveFloat = 1e-6
+    """AdamW's, at its highest."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate moves after warm-up; linear and cosine end at 0 after `steps`."""
     warmup_steps: NonNegativeInt = 0
@@ -137,7 +138,7 @@ class TrainerConfig(Section):
     clip_norm: PositiveFloat = 1.0
     """Gradients are scaled down to this norm."""
     updates_per_batch: PositiveInt = 1
-    """Passes over a batch. With one pass over one mini-batch, clipping of ratios never acts in sync mode."""
+    """Passes over a batch. With one pass over one mini-batch of newest weights' samples, clipping of ratios never acts."""
     mini_batch_groups: PositiveInt | None = None
     """Groups in one optimizer update; the whole batch if left out."""
     micro_batch_tokens: PositiveInt = 4096
@@ -165,6 +166,7 @@ class CheckpointConfig(Section):
     every: PositiveInt = 10
     """Steps between full checkpoints; the last step always has one."""
     keep: PositiveInt = 2
+    """Checkpoints kept."""
 
 
 class EvaluationConfig(Section):
@@ -186,7 +188,8 @@ class MonitorConfig(Section):
     name: Literal["mlflow", "memory"] = "mlflow"
     """`memory` keeps figures in the process, for tests."""
     tracking_uri: str | None = None
-    """An MLflow store; `MLFLOW_TRACKING_URI`, or a SQLite file in the runs folder, if left out."""
+    """An MLflow store; `MLFLOW_TRACKING_URI`, or a SQLite file in the runs folder, if left out. `env:NAME` is read from the
+    environment where it is used, so that a secret in it is written down nowhere."""
     experiment: str = "tidemill"
     samples: NonNegativeInt = 4
     """Sampled rollouts shown as traces, after each checkpoint."""
@@ -287,7 +290,7 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     changed: list[str] = []
     for key in sorted(old.keys() | new.keys()):
         path = f"{prefix}{key}"
-        before, after = old.get(key), new.get(key)
+        before, after = old.get(key, ...), new.get(key, ...)  # an argument that is null may differ from one that is left out
         if isinstance(before, dict) and isinstance(after, dict):
             changed += changed_keys(before, after, f"{path}.")
         elif before != after:

@@ -128,7 +128,8 @@ class Explorer:
             tasks: The task of each lease.
             group_size: Attempts at each.
             sampling: How.
-            max_failed_frac: A larger share of failed attempts ends the run, after they are stored.
+            max_failed_frac: A larger share of failed attempts ends the run, after they are stored; the next start tries
+                the same tasks again.
 
         Raises:
             RolloutError: Too many attempts failed; says how many for which reason.
@@ -141,11 +142,10 @@ class Explorer:
             for (lease, task, attempt), result in zip(attempts, finished, strict=True)
             for row in self._rows(lease, task, attempt, result, sampling.temperature)
         ]
-        self._store.append(f"step-{step:06d}-{leases[0].slot:04d}", rows, self.name, step)
-        errors = Counter(result.error for result in finished if result.error is not None)
-        if errors.total() > max_failed_frac * len(attempts):
-            reasons = "; ".join(f"{count} x {reason}" for reason, count in errors.most_common(3))
-            raise RolloutError(f"{errors.total()} of {len(attempts)} attempts of step {step} failed: {reasons}")
+        failure = too_many_failed([result.error for result in finished], max_failed_frac)
+        self._store.append(f"step-{step:06d}-{leases[0].slot:04d}-{leases[0].epoch}", rows, self.name, step, rejected=failure)
+        if failure is not None:
+            raise RolloutError(f"step {step}: {failure}")
 
     async def answer(self, tasks: Sequence[Task], sampling: Sampling) -> list[Finished]:
         """Try each task once and keep nothing: for evaluation."""
@@ -164,21 +164,19 @@ class Explorer:
                 run.cancel()
 
     async def _attempt(self, task: Task, policy: "AttemptPolicy", environment: Callable[[], Environment]) -> Finished:
-        limit = asyncio.timeout(policy.sampling.timeout_s)
-        deadline = time.monotonic() + policy.sampling.timeout_s
         trajectories: tuple[Trajectory, ...] = ()
+        deadline = policy.deadline
         try:
             try:
-                async with limit:
-                    trajectories = tuple(await environment().run(task, policy))
+                async with deadline.limit:
+                    trajectories = _checked(await environment().run(task, policy))
             finally:
                 self._asking -= 1
-            answer = trajectories[-1].response_text if trajectories else ""
             # Scorers keep the rest of the deadline themselves: waiting behind a neighbour that hangs must not count.
-            return Finished(trajectories, await self.scorers.score(task, answer, deadline - time.monotonic()))
+            return Finished(trajectories, await self.scorers.score(task, trajectories[-1].response_text, deadline.left_s))
         except TimeoutError as raised:
             late = DeadlineError(f"the attempt took longer than {policy.sampling.timeout_s:g} s", "raise rollout.timeout_s")
-            error: Exception = late if limit.expired() else raised
+            error: Exception = late if deadline.limit.expired() else raised
         except AttemptError as failed:
             error = failed
         except TidemillError:
@@ -227,20 +225,53 @@ class Explorer:
         ]
 
 
+class Deadline:
+    """The one deadline of an attempt, for everything that it does; waiting until an engine begins with it does not count.
+
+    Args:
+        timeout_s: Seconds from now.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._left_s = timeout_s
+        self._since = asyncio.get_running_loop().time()
+        self._paused = False
+        self.limit = asyncio.timeout(timeout_s)
+        """What cuts the attempt off."""
+
+    @property
+    def left_s(self) -> float:
+        return self._left_s if self._paused else self._left_s - (asyncio.get_running_loop().time() - self._since)
+
+    def pause(self) -> None:
+        self._left_s = self.left_s
+        self._paused = True
+        self.limit.reschedule(None)
+
+    def go_on(self) -> None:
+        if self._paused and not self.limit.expired():
+            self._paused = False
+            self._since = asyncio.get_running_loop().time()
+            self.limit.reschedule(self._since + self._left_s)
+
+
 class AttemptPolicy:
     """The policy as one attempt's environment sees it."""
 
     def __init__(self, explorer: Explorer, sampling: Sampling, order: tuple[int, int], seed_key: tuple[object, ...]) -> None:
         self.sampling = sampling
+        self.deadline = Deadline(sampling.timeout_s)
         self.turns: list[Turn] = []
         self._explorer = explorer
         self._order = order
         self._seed_key = seed_key
+        self._num_asked = 0
 
     async def start(self, messages: Sequence[Message]) -> Turn:
         """Render the messages and sample the reply; see `rft_core.environments.Policy`."""
         text, tokens, room = self._prompt(messages)
-        turn_index = len(self.turns)
+        turn_index = self._num_asked  # not the number of turns: an environment may ask for several at a time
+        self._num_asked += 1
         request = GenerationRequest(
             prompt_tokens=tokens,
             max_tokens=min(self.sampling.max_tokens, room),
@@ -248,7 +279,11 @@ class AttemptPolicy:
             seed=seed_of(*self._seed_key, turn_index),
             order=(*self._order, turn_index),
         )
-        completion = await self._explorer.engine.generate(request)
+        self.deadline.pause()  # while the engine is busy with others
+        try:
+            completion = await self._explorer.engine.generate(request, on_start=self.deadline.go_on)
+        finally:
+            self.deadline.go_on()
         return self._keep(text, tokens, completion, self._explorer.tokenizer.decode(completion.tokens))
 
     def reply(self, messages: Sequence[Message], response: str) -> Turn:
@@ -279,6 +314,37 @@ class AttemptPolicy:
         turn = Turn(tokens, completion, text, response)
         self.turns.append(turn)
         return turn
+
+
+def too_many_failed(errors: Sequence[str | None], max_failed_frac: float) -> str | None:
+    """Say that too many attempts failed, and for which reasons; null if it is not so.
+
+    Args:
+        errors: One for each attempt, null for those that did not fail.
+        max_failed_frac: The largest share that may.
+    """
+    reasons = Counter(error for error in errors if error is not None)
+    if reasons.total() <= max_failed_frac * len(errors):
+        return None
+    listed = "; ".join(f"{count} x {' '.join(reason.split())[:300]}" for reason, count in reasons.most_common(3))
+    return f"{reasons.total()} of {len(errors)} attempts failed: {listed}"
+
+
+def _checked(returned: object) -> tuple[Trajectory, ...]:
+    """What an environment returned.
+
+    Raises:
+        AttemptError: It is not what an environment returns.
+    """
+    given = returned if isinstance(returned, list | tuple) else ()
+    whole = [one for one in given if isinstance(one, Trajectory) and one.turns and all(isinstance(turn, Turn) for turn in one.turns)]
+    if not given or len(whole) != len(given):
+        shown = ", ".join(type(one).__name__ for one in given) or "nothing"
+        raise AttemptError(
+            f"the environment returned a {type(returned).__name__} of {shown}",
+            "a list of trajectories, each with its turns, is right: `check_environment` looks at it",
+        )
+    return tuple(whole)
 
 
 def _no_turn(task: Task, version: int) -> Turn:

@@ -1,5 +1,6 @@
 """Every metric: its name, its unit, what it means. No other module names one by a string."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,19 +47,24 @@ SKIPPED_UPDATES = _metric("trainer/skipped_updates", "updates", "updates skipped
 
 EVAL_EXACT = _metric("evaluation/exact", "1", "held-out tasks answered exactly, greedily")
 EVAL_REWARD = _metric("evaluation/reward", "reward", "mean reward on held-out tasks, greedily")
+EVAL_FAILED_FRAC = _metric("evaluation/failed_frac", "1", "held-out tasks whose attempt ended in an error; they count as wrong")
 EVAL_TASKS = _metric("evaluation/num_tasks", "tasks", "held-out tasks that were scored")
 
 ROLLOUT_S = _metric("time/rollout_s", "s", "generation and scoring")
 SHAPE_S = _metric("time/shape_s", "s", "operators and overlay")
 TRAIN_S = _metric("time/train_s", "s", "reading the batch and updating the policy")
-SYNC_S = _metric("time/sync_s", "s", "publishing the weights and loading them")
+SYNC_S = _metric("time/sync_s", "s", "publishing the weights")
 CHECKPOINT_S = _metric("time/checkpoint_s", "s", "writing the trainer's state")
-EVALUATE_S = _metric("time/evaluate_s", "s", "scoring held-out tasks")
 
 
 def described() -> list[Metric]:
     """All metrics, in the order in which they are declared."""
     return list(_ALL.values())
+
+
+def known(figures: dict[str, float]) -> dict[str, float]:
+    """The figures that could be measured: those that are numbers."""
+    return {name: value for name, value in figures.items() if not np.isnan(value)}
 
 
 def mean(values: list[float]) -> float:
@@ -69,3 +75,23 @@ def mean(values: list[float]) -> float:
 def std(values: list[float]) -> float:
     """The population standard deviation; NaN of nothing."""
     return float(np.std(values)) if values else float("nan")
+
+
+SHOWN = (
+    ("reward", REWARD_MEAN, ".3f"),
+    ("loss", LOSS, ".4f"),
+    ("grad", GRAD_NORM, ".2f"),
+    ("answer", RESPONSE_TOKENS, ".1f"),
+    ("failed", FAILED_FRAC, ".0%"),
+)
+"""What one line says of a step: label, metric, format."""
+
+
+def shown(figures: Mapping[str, float]) -> str:
+    """The figures of a step that people see while it runs."""
+    return "  ".join(f"{label} {format(figures[name], form)}" for label, name, form in SHOWN if name in figures)
+
+
+def step_line(step: int, last: int, figures: Mapping[str, float]) -> str:
+    """A step in one line."""
+    return f"step {step}/{last}  {shown(figures)}"

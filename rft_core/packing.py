@@ -75,4 +75,5 @@ def pack(sequences: Sequence[Sequence[int]]) -> PackedTree:
             node = child
             path[position] = node
         paths.append(path)
-    return PackedTree(np.array(tokens), np.array(positions), np.array(parents), tuple(paths))
+    tokens_N, positions_N, parents_N = (np.array(values, dtype=np.int64) for values in (tokens, positions, parents))
+    return PackedTree(tokens_N, positions_N, parents_N, tuple(paths))

@@ -9,21 +9,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rft_core.algorithms import algorithms
+from rft_core.algorithms import Needs, algorithms
 from rft_core.base_model import BaseModel, locate
 from rft_core.config import RunConfig, TaskSetConfig
 from rft_core.engines import engines
 from rft_core.environments import environments
 from rft_core.errors import ConfigError, DataError, ModelError
-from rft_core.operators import operators
+from rft_core.monitor import require_address
+from rft_core.operators.apply import build_operators
 from rft_core.rewards import rewards
 from rft_core.taskset import TaskSet, available_locally, open_taskset
 from rft_core.tokens import Tokenizer
-from rft_core.types import seed_of
+from rft_core.types import Task, seed_of
 
 NUM_SAMPLES = 3
-NUM_LENGTHS_CHECKED = 2000
-"""Prompts whose length `rft plan` measures; the engine checks every one when it is used."""
+NUM_PROMPTS_CHECKED = 2000
+"""Prompts that `rft plan` makes and measures; the engine checks every one when it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class Plan:
     """Rendered prompts of the first tasks."""
     unchecked: tuple[str, ...]
     """What could not be looked at here, and why."""
+    train: TaskSet | None = field(default=None, repr=False)
+    """The training tasks, opened; null where they are not here."""
+    held_out: TaskSet | None = field(default=None, repr=False)
+    """The held-out tasks, opened; null where they are not here, or the recipe names none."""
 
 
 @dataclass(slots=True)
@@ -53,6 +58,8 @@ class _Known:
 
     config: RunConfig
     model: BaseModel
+    needs: Needs
+    """The algorithm's."""
     tokenizer: Tokenizer | None = None
     train: TaskSet | None = None
     held_out: TaskSet | None = None
@@ -66,14 +73,17 @@ def resolve(config: RunConfig) -> Plan:
         ConfigError: Something can't work; names the key, the value and what would be right.
     """
     _check_extensions(config)
-    _check_combinations(config)
+    needs = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm").needs
+    _check_combinations(config, needs)
+    _check_operators(config)
     _check_run_folder(config)
-    known = _Known(config, _model(config))
+    require_address(config.monitor)
+    known = _Known(config, _model(config), needs)
     known.tokenizer = _tokenizer(known)
     known.train = _tasks(known, "data.train", config.data.train, open_train)
     if config.data.evaluation:
         known.held_out = _tasks(known, "data.evaluation", config.data.evaluation, open_held_out)
-    return Plan(config, tuple(_derived(known)), _samples(known), tuple(known.unchecked))
+    return Plan(config, tuple(_derived(known)), _samples(known), tuple(known.unchecked), known.train, known.held_out)
 
 
 def open_train(config: RunConfig) -> TaskSet:
@@ -109,15 +119,12 @@ def _check_extensions(config: RunConfig) -> None:
         (algorithms, config.algorithm, "algorithm"),
     ):
         registry.configure(spec.name, spec.args, key)
-    for index, spec in enumerate(config.operators):
-        operators.configure(spec.name, spec.args, f"operators.{index}")
     for index, reward in enumerate(config.rewards):
         rewards.configure(reward.name, reward.args, f"rewards.{index}")
 
 
-def _check_combinations(config: RunConfig) -> None:
-    algorithm = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm")
-    rollout, trainer, needs = config.rollout, config.trainer, algorithm.needs
+def _check_combinations(config: RunConfig, needs: Needs) -> None:
+    rollout, trainer = config.rollout, config.trainer
     name = config.algorithm.name
     if rollout.group_size < needs.min_group_size:
         raise ConfigError("rollout.group_size", rollout.group_size, f"{name} compares attempts of a group: at least {needs.min_group_size}")
@@ -144,6 +151,13 @@ def _check_combinations(config: RunConfig) -> None:
             config.evaluation.every,
             f"evaluations see synced weights: a multiple of sync.interval {config.sync.interval}",
         )
+
+
+def _check_operators(config: RunConfig) -> None:
+    """Build every operator, since some refuse a value only then; without rewards none may look at them."""
+    for index, named in enumerate(build_operators(config.operators, config.rollout.max_tokens)):
+        if not config.rewards and getattr(named.operator, "needs_rewards", False):
+            raise ConfigError(f"operators.{index}.name", named.name, "it looks at rewards, and this recipe has none: leave it out")
 
 
 def _check_run_folder(config: RunConfig) -> None:
@@ -195,44 +209,57 @@ def _tasks(known: _Known, key: str, source: TaskSetConfig, opener: Callable[[Run
     try:
         tasks = opener(known.config)
         if tasks is not None:
-            _check_fields(key, tasks, source, known.config)
-            _check_lengths(known, key, tasks, source)
+            _check_tasks(known, key, tasks, source)
     except DataError as error:
         raise ConfigError(f"{key}.source", source.source, str(error)) from None
     return tasks
 
 
-def _check_fields(key: str, tasks: TaskSet, source: TaskSetConfig, config: RunConfig) -> None:
-    """Every field that a reward or the algorithm reads is in every row."""
-    needs = [
+def _check_tasks(known: _Known, key: str, tasks: TaskSet, source: TaskSetConfig) -> None:
+    """Every task has the fields that something reads, and the first prompts can be made and leave room for an answer.
+
+    Each row is decoded once, and only as many as there is something to look for.
+    """
+    fields = _fields_read(key, known)
+    used = known.config.evaluation.num_tasks if key == "data.evaluation" else None
+    num_used = min(len(tasks), used or len(tasks))
+    context = context_of(known.config, known.model) if known.tokenizer else 0
+    for index in range(num_used if fields else min(num_used, NUM_PROMPTS_CHECKED)):
+        task = tasks.task(index)
+        _check_fields(task, fields, source, f"row {index + 1} of {key}")
+        if known.tokenizer is not None and index < NUM_PROMPTS_CHECKED:
+            _check_length(task, known.tokenizer, context, key, source, index + 1)
+
+
+def _fields_read(key: str, known: _Known) -> list[tuple[str, str, str]]:
+    """The fields that rewards or the algorithm read: each with the key that asks for it, and what is named there."""
+    config = known.config
+    fields = [
         (need, f"rewards.{index}.name", spec.name)
         for index, spec in enumerate(config.rewards)
         for need in rewards.build(spec.name, spec.args, f"rewards.{index}").needs
     ]
-    if key == "data.train" and not algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm").needs.rollout:
-        needs.append(("response", "algorithm.name", config.algorithm.name))
+    if key == "data.train" and not known.needs.rollout:
+        fields.append(("response", "algorithm.name", config.algorithm.name))
+    return fields
+
+
+def _check_fields(task: Task, fields: list[tuple[str, str, str]], source: TaskSetConfig, where: str) -> None:
     columns = {"answer": source.format.answer, "response": source.format.response}
-    for index in range(len(tasks)):
-        task = tasks.task(index)
-        brought = {**task.facts, "answer": task.answer, "response": task.response}
-        for need, named_by, name in needs:
-            if brought.get(need) is None:
-                raise ConfigError(named_by, name, f"it needs the field {columns.get(need, need)!r}, which row {index + 1} of {key} lacks")
+    brought = {**task.facts, "answer": task.answer, "response": task.response}
+    for need, named_by, name in fields:
+        if brought.get(need) is None:
+            raise ConfigError(named_by, name, f"it needs the field {columns.get(need, need)!r}, which {where} lacks")
 
 
-def _check_lengths(known: _Known, key: str, tasks: TaskSet, source: TaskSetConfig) -> None:
-    """Every prompt leaves room for an answer."""
-    if known.tokenizer is None:
-        return
-    context = context_of(known.config, known.model)
-    for index in range(min(len(tasks), NUM_LENGTHS_CHECKED)):
-        try:
-            length = len(known.tokenizer.encode_chat(tasks.task(index).messages))
-        except ModelError as error:
-            raise ConfigError(f"{key}.format.chat", source.format.chat, f"{error.found}: {error.remedy}") from None
-        if length >= context:
-            where = f"the prompt of row {index + 1} has {length} tokens, the context has {context}"
-            raise ConfigError(f"{key}.source", source.source, f"{where}: shorter prompts")
+def _check_length(task: Task, tokenizer: Tokenizer, context: int, key: str, source: TaskSetConfig, row: int) -> None:
+    try:
+        length = len(tokenizer.encode_chat(task.messages))
+    except ModelError as error:
+        raise ConfigError(f"{key}.format.chat", source.format.chat, f"{error.found}: {error.remedy}") from None
+    if length >= context:
+        where = f"the prompt of row {row} has {length} tokens, the context has {context}"
+        raise ConfigError(f"{key}.source", source.source, f"{where}: shorter prompts")
 
 
 def _samples(known: _Known) -> tuple[str, ...]:
@@ -260,13 +287,8 @@ def _derived(known: _Known) -> Iterator[Derived]:
     )
     updates = trainer.updates_per_batch * (rollout.batch_groups // (trainer.mini_batch_groups or rollout.batch_groups))
     yield Derived("optimizer updates a step", str(updates), "updates_per_batch x batch_groups / mini_batch_groups")
-    acts = "clipping can act" if updates > 1 else "ratios stay 1 in the only update, so clipping never acts"
-    yield Derived("importance ratios", acts, "the first update of a batch starts from the weights that sampled it")
-    yield Derived(
-        "staleness",
-        f"at most {config.sync.interval - 1}",
-        f"sync.interval {config.sync.interval}: step s uses rollouts of version s-1 or up to that much older",
-    )
+    if known.needs.rollout:
+        yield from _derived_ratios(config, updates)
     yield Derived("learning rate", *_learning_rate(config, last))
     yield Derived("checkpoints", _steps_at(lambda s: is_due(s, config.checkpoint.every, last), last), "checkpoint.every, and the last step")
     if config.data.evaluation:
@@ -279,10 +301,28 @@ def _derived(known: _Known) -> Iterator[Derived]:
     yield from _derived_model(known)
 
 
+def _derived_ratios(config: RunConfig, updates: int) -> Iterator[Derived]:
+    interval = config.sync.interval
+    if updates == 1 and interval == 1:
+        acts, why = (
+            "ratios stay 1 in the only update, so clipping never acts",
+            "the update of a batch starts from the weights that sampled it",
+        )
+    elif interval == 1:
+        acts, why = "clipping can act", "only the first update of a batch starts from the weights that sampled it"
+    else:
+        acts, why = "clipping can act", f"sync.interval {interval}: older weights than the trainer's sample most batches"
+    yield Derived("importance ratios", acts, why)
+    reason = f"sync.interval {interval}: step s uses rollouts of version s-1 or up to that much older"
+    yield Derived("staleness", f"at most {interval - 1}", reason)
+
+
 def _derived_data(known: _Known, last: int) -> Iterator[Derived]:
     config, train, held_out = known.config, known.train, known.held_out
     if train is not None:
         needed = last * config.rollout.batch_groups
+        if config.epochs is not None:
+            needed = min(needed, config.epochs * len(train))  # the last step may be a short one
         yield Derived(
             "training tasks",
             str(len(train)),
@@ -301,16 +341,32 @@ def _derived_model(known: _Known) -> Iterator[Derived]:
     context = context_of(config, model)
     reason = "model.max_context" if config.model.max_context else "the model's own limit"
     yield Derived("context", f"{context} tokens", reason)
-    sizes = [file.stat().st_size for file in model.folder.glob("*.safetensors")] if model.folder else []
-    if sizes:
-        full = 3 * sum(sizes)  # weights, and Adam's two moments
-        held = config.checkpoint.keep
-        free = shutil.disk_usage(_existing(Path(config.runs_dir))).free
-        yield Derived(
-            "disk",
-            f"about {(full * (held + 1)) / 1e9:.1f} GB, {free / 1e9:.0f} GB free",
-            f"{held} checkpoints and one being written, {full / 1e9:.2f} GB each",
-        )
+    num_parameters = model.num_parameters()
+    if num_parameters:
+        yield _disk(config, num_parameters)
+
+
+def _disk(config: RunConfig, num_parameters: int) -> Derived:
+    """What a run takes at most, experiences aside."""
+    published = num_parameters * (4 if config.model.dtype == "float32" else 2)
+    # AdamW's two moments are float32, and so is the copy of the weights that it updates where they are held in less.
+    checkpoint = published + 4 * num_parameters * (2 if config.model.dtype == "float32" else 3)
+    held, interval = config.checkpoint.keep, config.sync.interval
+    # A version that was a checkpoint is linked to its files: it takes no room until the checkpoint is gone.
+    shared = config.sync.method == "shared"
+    versions = max(0, config.sync.keep - held) if shared else config.sync.keep + 1 + (held if interval > 1 else 0)
+    versions += bool(config.data.evaluation)  # the best one
+    free = shutil.disk_usage(_existing(Path(config.runs_dir))).free
+    return Derived(
+        "disk",
+        f"at most {_size((held + 1) * checkpoint + versions * published)}, {_size(free)} free",
+        f"{held} checkpoints and one being written, {_size(checkpoint)} each; "
+        f"{versions} further versions, {_size(published)} each; experiences come on top",
+    )
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes < 1e10 else f"{num_bytes / 1e9:.0f} GB"
 
 
 def _learning_rate(config: RunConfig, last: int) -> tuple[str, str]:

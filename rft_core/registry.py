@@ -38,11 +38,6 @@ class Extension(Generic[T]):
     config_class: type[ExtensionConfig]
     factory: Callable[..., T]
 
-    @property
-    def summary(self) -> str:
-        """The first sentence of the extension's docstring."""
-        return (self.factory.__doc__ or "").strip().split("\n")[0]
-
 
 class Registry(Generic[T]):
     """The extensions of one kind.
@@ -134,6 +129,9 @@ class Registry(Generic[T]):
             target = getattr(import_module(module_name), attribute)
         except (ImportError, AttributeError) as error:
             raise ConfigError(key, name, f"package.module:Name must be importable here ({error})") from None
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a user's module: importing it may raise anything
+            text = " ".join(str(error).split())
+            raise ConfigError(key, name, f"it must load without an error ({type(error).__name__}: {text[:200]})") from None
         for extension in self._known.values():
             if extension.factory is target:
                 return extension

@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -109,10 +109,12 @@ class RunDir:
         try:
             identity = json.loads(self.identity_file.read_text())
         except (OSError, ValueError):
-            raise RunError(f"{self.root} is not a run", "a run folder holds run.json; `rft show` lists the runs") from None
+            identity = None
+        if not isinstance(identity, dict) or "run_id" not in identity:
+            raise RunError(f"{self.root} is not a run", "a run folder holds run.json; `rft show` lists the runs")
         if identity.get("format", 0) > FORMAT:
             raise RunError(f"{self.root} has format {identity['format']}, newer than this code's {FORMAT}", "upgrade tidemill")
-        return dict(identity)
+        return identity
 
 
 def find_run(name: str, runs_dir: Path = Path("runs")) -> RunDir:
@@ -129,16 +131,25 @@ def find_run(name: str, runs_dir: Path = Path("runs")) -> RunDir:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: a temporary file, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file whole or not at all: a temporary file, fsync, rename.
+
+    Raises:
+        UserError: There is no space, or no permission; nothing is left.
+    """
     temporary = path.with_name(f"{path.name}.tmp-{uuid4().hex[:8]}")
     data = content.encode() if isinstance(content, str) else content
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_folder(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise no_space(error, path.parent) from None
 
 
 @contextmanager
@@ -189,10 +200,10 @@ def file_sha256(path: Path) -> str:
 
 def no_space(error: OSError, path: Path) -> UserError:
     """One line for a write that failed for want of space or permission."""
-    usage = shutil.disk_usage(path if path.exists() else path.parent)
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     return UserError(
-        f"can't write below {path} ({error.strerror}), {usage.free / 1e6:.0f} MB are free there",
-        "make room, then run the same command again",
+        f"can't write below {path} ({error.strerror or error}), {shutil.disk_usage(there).free / 1e6:.0f} MB are free there",
+        "make room, or let this user write there, then run the same command again",
     )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from tokenizers import Tokenizer as FastTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -77,7 +76,7 @@ class Tokenizer:
         special = {key: value for key in ("bos_token", "eos_token", "pad_token", "unk_token") if (value := self._token(key))}
         try:
             rendered, _ = render_jinja_template([turns], chat_template=self._template, add_generation_prompt=True, **special)
-        except TemplateError as error:
+        except Exception as error:  # noqa: BLE001  a template is the model's own code: it may raise anything
             roles = ", ".join(message.role for message in messages)
             raise ModelError(f"the chat template of {self.folder} refuses turns of roles {roles} ({error})", "change `format`") from None
         return str(rendered[0])
@@ -124,10 +123,9 @@ class Tokenizer:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except ValueError as error:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")).items())
+    except (ValueError, AttributeError) as error:
         raise ModelError(f"{path} is not JSON ({error})", "the model's folder is damaged: copy it again") from None
-    return dict(content)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ from rft_core.explorer import Explorer
 from rft_core.plan import open_held_out
 from rft_core.run_dir import RunDir
 from rft_core.taskset import TaskSet
-from rft_core.tokens import Tokenizer
 from rft_core.trainer.convert import materialise
 from rft_core.weights import fetch
-from tasks.evaluate import score, summary_of
-from tasks.opening import build_explorer, open_scorers, process_name
+from tasks.evaluate import held_out_tasks, score, summary_of
+from tasks.opening import build_explorer, process_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +55,19 @@ async def bench_opened(root: str) -> AsyncIterator[Bench]:
     held_out = open_held_out(config)
     if held_out is None:
         raise UserError(f"the recipe of {root} names no held-out tasks", "set data.evaluation")
-    computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
-    folder = await asyncio.get_running_loop().run_in_executor(computer, materialise, locate(config.model.path))
-    catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
-    explorer = build_explorer(config, folder, Tokenizer(folder), ExperienceStore(run_dir, catalog), open_scorers(config), computer)
-    bench = Bench(config, run_dir, catalog, folder, explorer.engine, explorer, held_out)
-    _open[root] = bench
-    try:
-        yield bench
-    finally:
-        del _open[root]
-        catalog.versions.release(reader())
-        await bench.engine.close()
-        await explorer.scorers.close()
-        computer.shutdown()
-        catalog.close()
+    async with AsyncExitStack() as parts:
+        computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+        parts.callback(computer.shutdown)
+        folder = await asyncio.get_running_loop().run_in_executor(computer, materialise, locate(config.model.path))
+        catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
+        parts.callback(catalog.close)
+        explorer = build_explorer(config, folder, ExperienceStore(run_dir, catalog), computer)
+        parts.push_async_callback(explorer.scorers.close)
+        parts.push_async_callback(explorer.engine.close)
+        parts.callback(catalog.versions.release, reader())
+        _open[root] = Bench(config, run_dir, catalog, folder, explorer.engine, explorer, held_out)
+        parts.callback(_open.pop, root)
+        yield _open[root]
 
 
 def reader() -> str:
@@ -82,11 +79,8 @@ def reader() -> str:
 async def score_version(root: str, version: int) -> dict[str, Any]:
     """Score one version; 0 is the base model."""
     bench = _open[root]
+    bench.catalog.versions.acknowledge(reader(), version)  # first, so that a run that goes on does not collect it meanwhile
     folder = fetch(bench.run_dir, bench.catalog.versions.find(version), version) if version else bench.base_folder
     await bench.engine.load(version, folder)
-    bench.catalog.versions.acknowledge(reader(), version)  # so that a run that goes on does not collect it meanwhile
-    tasks = [
-        bench.held_out.task(index) for index in range(min(len(bench.held_out), bench.config.evaluation.num_tasks or len(bench.held_out)))
-    ]
-    answers = await score(bench.explorer, tasks, bench.config)
+    answers = await score(bench.explorer, held_out_tasks(bench.held_out, bench.config), bench.config)
     return {"version": version, **{name.removeprefix("evaluation/"): value for name, value in summary_of(answers).items()}}

@@ -8,9 +8,9 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft_core import metrics
-from rft_core.catalog import Evaluation
+from rft_core.catalog import HELD_OUT, Evaluation
+from rft_core.errors import TrainingError
 from rft_core.run_dir import write_whole
-from tasks.evaluate import HELD_OUT
 from tasks.report import export
 from tasks.session import Session, get
 
@@ -23,6 +23,11 @@ async def conclude(run: str) -> dict[str, Any]:
         session.progress.note(f"nothing to do: all {session.last_step} steps are done; set more `steps` to go on")
         return dict(json.loads(session.run_dir.summary_file.read_text()))
     session.catalog.leases.end_run()
+    rows = session.catalog.claims.steps()
+    if rows and all(row.status == "skipped" for row in rows):
+        raise TrainingError(
+            f"none of the {len(rows)} steps had anything to learn from", "`rft show` says what became of the groups, and why"
+        )
     await asyncio.to_thread(_review, session)
     summary = summarise(session)
     write_whole(session.run_dir.summary_file, json.dumps(summary, indent=1))
@@ -69,6 +74,6 @@ def summarise(session: Session) -> dict[str, Any]:
 def _scores(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "exact": evaluation.metrics.get(metrics.EVAL_EXACT),
-        "reward": evaluation.metrics[metrics.EVAL_REWARD],
+        "reward": evaluation.metrics.get(metrics.EVAL_REWARD),
         "num_tasks": int(evaluation.metrics[metrics.EVAL_TASKS]),
     }

@@ -13,32 +13,22 @@ async def curate(run: str, step: int) -> int:
     if session.catalog.claims.find(step) is not None:
         return 0
     session.timeline.mark_first_lease()
-    epochs = session.config.epochs
-    fresh = num_missing(session, step)
     issued = session.catalog.leases.issue(
-        step,
-        fresh,
-        session.explorer.name,
-        lambda position: session.tasks.at(position).task_id,
-        None if epochs is None else epochs * len(session.tasks),
+        step, num_fresh(session, step), session.explorer.name, lambda position: session.tasks.at(position).task_id, session.end
     )
-    session.exhausted = session.exhausted or len(issued) < fresh
-    unshaped = session.catalog.segments.unshaped(step, session.pipeline)
-    return len(issued) + len(unshaped)
+    session.ends_at = session.catalog.leases.exhausted_at(session.end)
+    return len(issued) + len(session.catalog.segments.unshaped(step, session.pipeline))
 
 
-def num_missing(session: Session, step: int) -> int:
-    """How many tasks must be leased anew for a step: a whole batch, or by the recipe's policy for short batches."""
+def num_fresh(session: Session, step: int) -> int:
+    """How many new tasks a step wants: a whole batch, or by the recipe's policy for short batches."""
     rollout = session.config.rollout
     fates = session.catalog.leases.of_step(step)
     if not fates:
         return rollout.batch_groups
-    failed = sum(fate in ("failed", "timed_out") for fate in fates.values())
-    if step == session.first_step and not session.measured(step) and failed > rollout.max_failed_frac * len(fates):
-        return failed  # this step failed the run before; the same command again tries other tasks in their place
     rounds = len(session.catalog.segments.keys_of_step(step))
-    if rollout.short_batch != "top_up" or rounds == 0 or rounds > rollout.max_refills:
+    refills = rollout.short_batch == "top_up" and 0 < rounds <= rollout.max_refills
+    waits = session.catalog.leases.num_to_reissue(step) or session.catalog.segments.unshaped(step, session.pipeline)
+    if not refills or waits:
         return 0
-    if session.catalog.segments.unshaped(step, session.pipeline):
-        return 0
-    return max(0, rollout.batch_groups - sum(fate in ("ready", "expired") for fate in fates.values()))
+    return max(0, rollout.batch_groups - sum(fate == "ready" for fate in fates.values()))

@@ -7,17 +7,16 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft_core import metrics
-from rft_core.catalog import Evaluation
+from rft_core.catalog import HELD_OUT, Evaluation, best
 from rft_core.config import RunConfig
-from rft_core.explorer import Explorer, Finished, Sampling
+from rft_core.errors import RolloutError
+from rft_core.explorer import Explorer, Finished, Sampling, too_many_failed
 from rft_core.failpoints import failpoint
 from rft_core.rewards.exact import Exact, ExactConfig
+from rft_core.taskset import TaskSet
 from rft_core.types import Task
 from tasks.publish import publish_files
 from tasks.session import Session, get
-
-HELD_OUT = "held_out"
-"""Name of the recipe's evaluation set in the catalog."""
 
 _CHECKS = ("exact", "numeric", "math")
 """Rewards that say whether an answer is right; the first one in the recipe decides what `exact` means."""
@@ -27,15 +26,16 @@ _CHECKS = ("exact", "numeric", "math")
 async def evaluate(run: str, step: int) -> dict[str, float]:
     """Score version `step` if that is due; what was scored before is not scored again. Returns the metrics."""
     session = get(run)
-    if not session.evaluation_due(step):
+    tasks = session.held_out
+    if tasks is None or not session.evaluation_due(step):
         return {}
     known = session.catalog.versions.evaluation(HELD_OUT, step)
     if known is None:
         with session.doing("evaluate", step):
-            answers = await score(session.explorer, held_out(session), session.config)
+            answers = await score(session.explorer, held_out_tasks(tasks, session.config), session.config)
         uri = await session.compute(session.store.write_answers, f"{HELD_OUT}-v{step:06d}", [{"version": step, **row} for row in answers])
         known = Evaluation(HELD_OUT, step, summary_of(answers), uri)
-        if _beats(known, session) and step > 0:
+        if step > 0 and best([*session.catalog.versions.evaluations(HELD_OUT), known]) == step:
             await session.compute(_keep_files, session, step)
         session.catalog.versions.record_evaluation(known)
         failpoint("evaluation.after")
@@ -43,40 +43,35 @@ async def evaluate(run: str, step: int) -> dict[str, float]:
 
 
 async def score(explorer: Explorer, tasks: Sequence[Task], config: RunConfig) -> list[dict[str, Any]]:
-    """Answer each task once, greedily; one row an answer, of the columns of `rft_core.buffer.schema.EVALUATION`."""
+    """Answer each task once, greedily; one row an answer, of the columns of `rft_core.buffer.schema.EVALUATION`.
+
+    Raises:
+        RolloutError: More attempts failed than `rollout.max_failed_frac` allows: a broken grader is no verdict on a model.
+    """
     sampling = Sampling(0.0, config.evaluation.max_tokens or config.rollout.max_tokens, config.rollout.timeout_s)
     finished = await explorer.answer(tasks, sampling)
+    failure = too_many_failed([result.error for result in finished], config.rollout.max_failed_frac)
+    if failure is not None:
+        raise RolloutError(f"evaluation: {failure}")
     return [_row(task, result, config) for task, result in zip(tasks, finished, strict=True)]
 
 
-def held_out(session: Session) -> list[Task]:
+def held_out_tasks(tasks: TaskSet, config: RunConfig) -> list[Task]:
     """The tasks that are scored, in the order of their rows."""
-    tasks = session.held_out
-    assert tasks is not None
-    return [tasks.task(index) for index in range(min(len(tasks), session.config.evaluation.num_tasks or len(tasks)))]
+    return [tasks.task(index) for index in range(min(len(tasks), config.evaluation.num_tasks or len(tasks)))]
 
 
 def summary_of(answers: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The metrics of scored answers; a failed attempt counts as a wrong answer with reward 0."""
-    exact = [float(row["exact"]) for row in answers if row["exact"] is not None]
-    return {
-        metrics.EVAL_REWARD: metrics.mean([row["reward"] or 0.0 for row in answers]),
-        metrics.EVAL_TASKS: float(len(answers)),
-    } | ({metrics.EVAL_EXACT: metrics.mean(exact)} if exact else {})
-
-
-def best_version(session: Session) -> int | None:
-    """The version with the highest share of exact answers, or the highest reward where answers can't be checked; the first of equals."""
-    scored = session.catalog.versions.evaluations(HELD_OUT)
-    return max(scored, key=_quality).version if scored else None
-
-
-def _quality(evaluation: Evaluation) -> float:
-    return evaluation.metrics.get(metrics.EVAL_EXACT, evaluation.metrics[metrics.EVAL_REWARD])
-
-
-def _beats(evaluation: Evaluation, session: Session) -> bool:
-    return all(_quality(evaluation) > _quality(other) for other in session.catalog.versions.evaluations(HELD_OUT))
+    """The metrics of scored answers; a failed attempt is a wrong answer with reward 0, and is counted as failed."""
+    rewards = [0.0 if row["error"] else row["reward"] for row in answers]
+    return metrics.known(
+        {
+            metrics.EVAL_EXACT: metrics.mean([float(row["exact"]) for row in answers if row["exact"] is not None]),
+            metrics.EVAL_REWARD: metrics.mean([reward for reward in rewards if reward is not None]),
+            metrics.EVAL_TASKS: float(len(answers)),
+            metrics.EVAL_FAILED_FRAC: metrics.mean([float(row["error"] is not None) for row in answers]),
+        }
+    )
 
 
 def _keep_files(session: Session, version: int) -> None:

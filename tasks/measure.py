@@ -16,7 +16,7 @@ def measure_rollout(session: Session, step: int) -> dict[str, float]:
     rewards = [rows[-1].reward for rows in answered if rows[-1].reward is not None]
     lengths = [float(sum(sum(row.action_mask) for row in rows)) for rows in answered]
     fates = session.catalog.leases.of_step(step)
-    return {
+    figures = {
         metrics.NUM_ATTEMPTS: float(len(attempts)),
         metrics.REWARD_MEAN: metrics.mean(rewards),
         metrics.REWARD_STD: metrics.std(rewards),
@@ -25,6 +25,7 @@ def measure_rollout(session: Session, step: int) -> dict[str, float]:
         metrics.FAILED_FRAC: 1.0 - len(answered) / len(attempts),
         metrics.DROPPED_GROUPS: float(sum(fate == "dropped" for fate in fates.values())),
     }
+    return metrics.known(figures)
 
 
 def _attempts(rows: tuple[Experience, ...]) -> list[list[Experience]]:

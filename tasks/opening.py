@@ -7,8 +7,10 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 from rft_core import plan
 from rft_core.algorithms import algorithms
@@ -45,22 +47,14 @@ async def opened(config: RunConfig) -> AsyncIterator[Session]:
     run_dir = RunDir(Path(config.runs_dir) / config.name)
     run_dir.create()
     with _locked(run_dir):
-        _keep_recipe(run_dir, config)
-        session = await _assemble(config, run_dir)
-        live[session.run_id] = session
-        status, reason = "FINISHED", ""
-        try:
-            await _go_on(session)
+        before = _earlier_recipe(run_dir, config)
+        async with AsyncExitStack() as parts:
+            session = await _assemble(config, run_dir, parts)
+            await _go_on(session, before)
+            write_whole(run_dir.recipe_file, dump(config))  # only now: a recipe that can't be opened binds nobody
+            live[session.run_id] = session
+            parts.callback(live.pop, session.run_id)
             yield session
-        except TidemillError as error:
-            status, reason = "FAILED", str(error)
-            raise
-        except BaseException as error:
-            status, reason = "FAILED" if isinstance(error, Exception) else "KILLED", f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            del live[session.run_id]
-            await _close(session, status, reason)
 
 
 @contextmanager
@@ -84,72 +78,50 @@ def process_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _keep_recipe(run_dir: RunDir, config: RunConfig) -> None:
-    """Write the resolved recipe down; refuse one that differs from the run's own in more than may change on resume."""
-    if run_dir.recipe_file.exists():
-        before = read_recipe(run_dir.recipe_file)
-        changed = changed_keys(before.model_dump(mode="json"), config.model_dump(mode="json"))
-        refused = [key for key in changed if not any(key == may or key.startswith(f"{may}.") for may in CHANGEABLE_ON_RESUME)]
-        if refused:
-            raise RunError(
-                f"{run_dir.root} was started with another {', '.join(refused)}",
-                f"set another `name` for a new run; on resume only {', '.join(CHANGEABLE_ON_RESUME)} may change",
-            )
-    write_whole(run_dir.recipe_file, dump(config))
+def _earlier_recipe(run_dir: RunDir, config: RunConfig) -> RunConfig | None:
+    """The recipe that the run was last opened with; refuses one that differs in more than may change on resume."""
+    if not run_dir.recipe_file.exists():
+        return None
+    before = read_recipe(run_dir.recipe_file)
+    changed = changed_keys(before.model_dump(mode="json"), config.model_dump(mode="json"))
+    refused = [key for key in changed if not any(key == may or key.startswith(f"{may}.") for may in CHANGEABLE_ON_RESUME)]
+    if refused:
+        raise RunError(
+            f"{run_dir.root} was started with another {', '.join(refused)}",
+            f"set another `name` for a new run; on resume only {', '.join(CHANGEABLE_ON_RESUME)} may change",
+        )
+    return before
 
 
-async def _assemble(config: RunConfig, run_dir: RunDir) -> Session:
-    """Build every live part of a run, from its newest complete checkpoint where it has one."""
-    computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
-    loop = asyncio.get_running_loop()
+async def _assemble(config: RunConfig, run_dir: RunDir, parts: AsyncExitStack) -> Session:
+    """Build every live part of a run; each is closed when `parts` is, whatever fails in between."""
     progress = watcher()
     progress.note(f"loading {config.model.path}")
+    computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+    parts.callback(computer.shutdown)
+    loop = asyncio.get_running_loop()
     base_folder = await loop.run_in_executor(computer, materialise, locate(config.model.path))
-    plan.resolve(config)  # again, now that the model and its tokenizer are here to be checked
-    tokenizer = Tokenizer(base_folder)
+    resolved = await loop.run_in_executor(computer, plan.resolve, config)  # now that the model is here to be checked
     catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
+    parts.callback(catalog.close)
     generation = _take_over(catalog)
     store = ExperienceStore(run_dir, catalog, awaits_rewards=bool(config.rewards))
     store.sweep()
     for folder in (run_dir.checkpoints, run_dir.weights):
         remove_leftovers(folder)
-    session = await loop.run_in_executor(computer, _build, config, run_dir, catalog, generation, store, base_folder, tokenizer, computer)
-    session.progress = progress  # not found by the computing thread, which has a context of its own
-    return session
-
-
-async def _close(session: Session, status: str, reason: str) -> None:
-    """Free what the session holds, and tell the monitor how it ended."""
-    session.catalog.versions.release(session.explorer.name)
-    await session.engine.close()
-    await session.explorer.scorers.close()
-    await asyncio.to_thread(session.monitor.finish, status, reason)
-    session.computer.shutdown()
-    session.catalog.close()
-
-
-def _take_over(catalog: Catalog) -> int:
-    generation = catalog.claims.take_over(process_name())
-    catalog.leases.expire_open("the process that held it ended")
-    return generation
-
-
-def _build(
-    config: RunConfig,
-    run_dir: RunDir,
-    catalog: Catalog,
-    generation: int,
-    store: ExperienceStore,
-    base_folder: Path,
-    tokenizer: Tokenizer,
-    computer: ThreadPoolExecutor,
-) -> Session:
-    tasks = plan.open_train(config)
-    policy = Policy.load(base_folder, config.model.dtype)
+    monitor = await loop.run_in_executor(computer, _open_monitor, config, run_dir)
+    parts.push_async_exit(partial(_finish, monitor))
+    explorer = build_explorer(config, base_folder, store, computer)
+    parts.push_async_callback(explorer.scorers.close)
+    parts.push_async_callback(explorer.engine.close)
+    parts.callback(catalog.versions.release, explorer.name)
+    tasks, held_out = resolved.train, resolved.held_out
+    if tasks is None:  # it was not in the local cache, and is downloaded now
+        tasks = await loop.run_in_executor(computer, plan.open_train, config)
+    if held_out is None:
+        held_out = await loop.run_in_executor(computer, plan.open_held_out, config)
+    policy = await loop.run_in_executor(computer, Policy.load, base_folder, config.model.dtype)
     algorithm = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm")
-    trainer = Trainer(config.trainer, policy, algorithm, total_steps=plan.last_step(config, len(tasks)), seed=config.seed)
-    scorers = open_scorers(config)
-    explorer = build_explorer(config, base_folder, tokenizer, store, scorers, computer)
     return Session(
         config=config,
         run_dir=run_dir,
@@ -160,16 +132,35 @@ def _build(
         base_folder=base_folder,
         policy=policy,
         algorithm=algorithm,
-        trainer=trainer,
+        trainer=Trainer(config.trainer, policy, algorithm, total_steps=plan.last_step(config, len(tasks)), seed=config.seed),
         engine=explorer.engine,
         explorer=explorer,
         operators=build_operators(config.operators, config.rollout.max_tokens),
         pipeline=pipeline_version(config.operators),
         tasks=tasks,
-        held_out=plan.open_held_out(config),
-        monitor=_open_monitor(config, run_dir),
+        held_out=held_out,
+        monitor=monitor,
         computer=computer,
+        progress=progress,
     )
+
+
+async def _finish(monitor: Monitor, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    """Tell the monitor how the run ended; a monitor that fails then must not hide why the run did."""
+    if error is None:
+        await asyncio.to_thread(monitor.finish, "FINISHED", "")
+        return
+    reason = str(error) if isinstance(error, TidemillError) else f"{type(error).__name__}: {error}"
+    try:
+        await asyncio.to_thread(monitor.finish, "FAILED" if isinstance(error, Exception) else "KILLED", reason)
+    except TidemillError as second:
+        watcher().note(f"the monitor could not be told how the run ended: {second}")
+
+
+def _take_over(catalog: Catalog) -> int:
+    generation = catalog.claims.take_over(process_name())
+    catalog.leases.expire_open("the process that held it ended")
+    return generation
 
 
 def open_scorers(config: RunConfig) -> Scorers:
@@ -177,10 +168,9 @@ def open_scorers(config: RunConfig) -> Scorers:
     return ScorerPool(config.rewards, config.rollout.scorers) if config.rewards else Unscored()
 
 
-def build_explorer(
-    config: RunConfig, base_folder: Path, tokenizer: Tokenizer, store: ExperienceStore, scorers: Scorers, computer: ThreadPoolExecutor
-) -> Explorer:
-    """An explorer with its engine, which has no weights yet."""
+def build_explorer(config: RunConfig, base_folder: Path, store: ExperienceStore, computer: ThreadPoolExecutor) -> Explorer:
+    """An explorer with its scorers, and with its engine, which has no weights yet."""
+    tokenizer = Tokenizer(base_folder)
     engine_spec, environment = config.rollout.engine, config.rollout.environment
     replays = not algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm").needs.rollout
     held_out = config.evaluation.environment or (ExtensionSpec(name="single_turn") if replays else environment)
@@ -202,29 +192,50 @@ def build_explorer(
         max_context=max_context,
         environment=lambda: environments.build(environment.name, environment.args, "rollout.environment"),
         held_out_environment=lambda: environments.build(held_out.name, held_out.args, "evaluation.environment"),
-        scorers=scorers,
+        scorers=open_scorers(config),
         store=store,
     )
 
 
-async def _go_on(session: Session) -> None:
+async def _go_on(session: Session, before: RunConfig | None) -> None:
     """Go on from the newest complete checkpoint, if there is one, and give the engine its weights."""
+    session.catalog.leases.bind(session.tasks.fingerprint)
     newest = checkpoint.newest(session.run_dir.checkpoints)
+    _check_horizon(session, before, int(newest.name) if newest else 0)
     if newest is None:
         session.weights.publish_shared(0, 0)
     else:
         session.first_step = await _restore(session, newest) + 1
+    session.ends_at = session.catalog.leases.exhausted_at(session.end)
     await load_engine(session, session.first_step - 1)
+    if session.first_step <= session.last_step:
+        session.run_dir.summary_file.unlink(missing_ok=True)  # of a shorter run, which is no longer the whole of it
+    session.timeline.mark_ready()
     session.progress.begin(session.run_dir.name, session.first_step - 1, session.last_step)
+
+
+def _check_horizon(session: Session, before: RunConfig | None, checkpointed: int) -> None:
+    """Refuse a new end of the schedule while steps must be redone as they were."""
+    config = session.config
+    if before is None or config.trainer.schedule == "constant" or (before.steps, before.epochs) == (config.steps, config.epochs):
+        return
+    committed = [row.step for row in session.catalog.claims.steps()]
+    if committed and committed[-1] > checkpointed:
+        raise RunError(
+            f"steps {checkpointed + 1} to {committed[-1]} of {session.run_dir.root} must be redone, with the learning rates that they had",
+            f"run it with steps: {before.steps} first, then with more",
+        )
 
 
 async def _restore(session: Session, newest: Path) -> int:
     """Put the trainer where the checkpoint left it, and finish the checkpoint's step; returns its number."""
     extra = await session.compute(checkpoint.load, newest, session.trainer)
     step = int(extra["step"])
+    if session.policy.module.device.type != "cpu":
+        session.weights.retire(step)  # what is redone gets other bytes there
     session.weights.publish(step, step, newest / "model", checkpoint.model_hashes(newest))
     row = StepRow(step, extra["status"], step, extra["metrics"], session.run_dir.relative(newest), extra["started_at"], 0.0)
-    session.catalog.claims.commit_step(row, extra["group_ids"], session.generation)
+    session.catalog.claims.commit_step(row, extra["trained"], extra["left_out"], session.generation)
     return step
 
 

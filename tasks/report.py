@@ -2,7 +2,6 @@
 
 import asyncio
 from typing import Any
-from uuid import UUID
 
 from prefect import task
 from prefect.artifacts import acreate_markdown_artifact, acreate_progress_artifact, acreate_table_artifact, aupdate_progress_artifact
@@ -11,12 +10,10 @@ from prefect.logging import get_run_logger
 
 from rft_core import metrics
 from rft_core.buffer import read_answers
-from rft_core.catalog import StepRow
+from rft_core.catalog import HELD_OUT, StepRow
 from rft_core.failpoints import failpoint
 from rft_core.types import Experience
 from tasks.session import Session, get
-
-_progress_artifacts: dict[str, UUID] = {}
 
 
 @task(task_run_name="report-{step}", cache_policy=NO_CACHE)
@@ -24,7 +21,7 @@ async def report(run: str, step: int) -> None:
     """Show a committed step."""
     session = get(run)
     row = step_row(session, step)
-    get_run_logger().info(one_line(row, session.last_step))
+    get_run_logger().info(metrics.step_line(step, session.last_step, row.metrics))
     await publish_artifacts(session, row)
     await tell(session, row)
 
@@ -40,11 +37,15 @@ def export(session: Session, step: int) -> None:
     """Bring the monitor up to date with every step up to this one, its evaluations and samples."""
     rows = session.catalog.claims.steps(up_to=step)
     session.monitor.export_steps([(row.step, row.committed_at, row.metrics) for row in rows])
-    for scored in session.catalog.versions.evaluations("held_out"):
-        name = evaluation_name(scored.version, session.last_step)
-        session.monitor.log_evaluation(scored.version, name, read_answers(session.run_dir, scored.uri), scored.metrics)
-    session.monitor.log_samples(step, samples(session, step, session.config.monitor.samples))
+    for scored in session.catalog.versions.evaluations(HELD_OUT):
+        if session.exported < scored.version <= step:
+            name = evaluation_name(scored.version, session.last_step)
+            session.monitor.log_evaluation(scored.version, name, read_answers(session.run_dir, scored.uri), scored.metrics)
+    for row in rows:
+        if row.checkpoint is not None and row.step > session.exported:
+            session.monitor.log_samples(row.step, samples(session, row.step, session.config.monitor.samples))
     session.monitor.log_snapshot(session.catalog.segments.snapshot())
+    session.exported = step
     failpoint("monitor.exported")
 
 
@@ -56,21 +57,6 @@ def evaluation_name(version: int, last: int) -> str:
 def step_row(session: Session, step: int) -> StepRow:
     """The committed row of a step."""
     return session.catalog.claims.steps(up_to=step)[-1]
-
-
-def one_line(row: StepRow, last: int) -> str:
-    """A step in one line."""
-    figures = row.metrics
-    parts = [f"step {row.step}/{last} {row.status}"]
-    for label, name in (
-        ("reward", metrics.REWARD_MEAN),
-        ("loss", metrics.LOSS),
-        ("grad norm", metrics.GRAD_NORM),
-        ("tokens", metrics.NUM_TOKENS),
-    ):
-        if name in figures:
-            parts.append(f"{label} {figures[name]:.4g}")
-    return ", ".join(parts)
 
 
 def samples(session: Session, step: int, count: int) -> list[Experience]:
@@ -90,14 +76,19 @@ async def publish_artifacts(session: Session, row: StepRow) -> None:
     table = [
         {"metric": name, "value": value, "unit": units[name].unit, "meaning": units[name].meaning} for name, value in row.metrics.items()
     ]
-    await acreate_table_artifact(table=table, key=f"{key}-step", description=f"Step {row.step}")
-    await acreate_markdown_artifact(samples_markdown(session, row.step), key=f"{key}-samples", description=f"Samples of step {row.step}")
-    done = 100.0 * row.step / session.last_step
-    known = _progress_artifacts.get(session.run_id)
-    if known is None:
-        _progress_artifacts[session.run_id] = await acreate_progress_artifact(done, key=f"{key}-progress", description="Steps done")
+    shown = await asyncio.to_thread(samples_markdown, session, row.step)
+    await asyncio.gather(
+        acreate_table_artifact(table=table, key=f"{key}-step", description=f"Step {row.step}"),
+        acreate_markdown_artifact(shown, key=f"{key}-samples", description=f"Samples of step {row.step}"),
+        _show_progress(session, key, 100.0 * row.step / session.last_step),
+    )
+
+
+async def _show_progress(session: Session, key: str, done: float) -> None:
+    if session.progress_artifact is None:
+        session.progress_artifact = await acreate_progress_artifact(done, key=f"{key}-progress", description="Steps done")
     else:
-        await aupdate_progress_artifact(known, done)
+        await aupdate_progress_artifact(session.progress_artifact, done)
 
 
 def samples_markdown(session: Session, step: int) -> str:

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
+from uuid import UUID
 
 from rft_core.algorithms import Algorithm
 from rft_core.buffer import ExperienceStore
@@ -61,22 +62,35 @@ class Session:
     """The step to do next: the one after the newest checkpoint."""
     timeline: Timeline = field(default_factory=Timeline)
     progress: Progress = SILENT
-    exhausted: bool = False
-    """The task set has nothing left to lease."""
+    ends_at: int | None = None
+    """The step that leased the task set's last task, which is the run's last step; null while there are more."""
     figures: dict[int, dict[str, float]] = field(default_factory=dict)
     """Metrics of the steps that are in the making."""
     started: dict[int, float] = field(default_factory=dict)
     """When each of them began, in seconds since the epoch."""
+    batches: dict[int, tuple[Sequence[str], Mapping[str, str]]] = field(default_factory=dict)
+    """For each of them the groups that it learned from, and those left out with the reason."""
     checkpoints: dict[int, str] = field(default_factory=dict)
     """URI of each step's checkpoint, from its writing to its step row."""
+
+    exported: int = -1
+    """The last step that this process brought to the monitor; everything before it is told again after a start."""
+    progress_artifact: UUID | None = None
+    """The run's progress bar in the Prefect UI, once it has one."""
 
     @property
     def run_id(self) -> str:
         return self.run_dir.run_id
 
     @property
+    def end(self) -> int | None:
+        """The first position of the task set that is not leased; null if there is no end."""
+        return None if self.config.epochs is None else self.config.epochs * len(self.tasks)
+
+    @property
     def last_step(self) -> int:
-        return last_step(self.config, len(self.tasks))
+        planned = last_step(self.config, len(self.tasks))
+        return planned if self.ends_at is None else min(planned, self.ends_at)
 
     @property
     def sampling(self) -> Sampling:
@@ -85,18 +99,19 @@ class Session:
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are to be done, until the task set is exhausted."""
-        for step in range(self.first_step, self.last_step + 1):
-            if self.exhausted:
-                self.progress.note(f"the task set is exhausted: the run ends after step {step - 1}")
-                return
+        step = self.first_step
+        while step <= self.last_step:
             self.started[step] = time.time()
             yield step
+            step += 1
+        if self.ends_at is not None:
+            self.progress.note(f"the task set is exhausted: the run ends after step {self.ends_at}")
 
     def checkpoint_due(self, step: int) -> bool:
         return is_due(step, self.config.checkpoint.every, self.last_step)
 
     def evaluation_due(self, step: int) -> bool:
-        return self.held_out is not None and (step == 0 or is_due(step, self.config.evaluation.every, self.last_step))
+        return step == 0 or is_due(step, self.config.evaluation.every, self.last_step)
 
     async def compute(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the computing thread."""

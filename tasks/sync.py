@@ -6,9 +6,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft_core import metrics
-from rft_core.catalog import StepRow
+from rft_core.catalog import HELD_OUT, StepRow, best
 from rft_core.trainer import checkpoint
-from tasks.evaluate import best_version
 from tasks.opening import load_engine
 from tasks.publish import publish_files
 from tasks.session import Session, get
@@ -40,27 +39,21 @@ def _publish(session: Session, step: int) -> None:
 
 
 def _commit(session: Session, step: int) -> None:
-    claim = session.catalog.claims.find(step)
-    assert claim is not None, "a step is claimed before it is trained"
-    row = StepRow(
-        step,
-        step_status(session, step),
-        step,
-        session.figures.pop(step),
-        session.checkpoints.pop(step, None),
-        session.started.pop(step),
-        0.0,
-    )
-    session.catalog.claims.commit_step(row, claim.group_ids, session.generation)
+    status, figures, written = step_status(session, step), session.figures.pop(step), session.checkpoints.pop(step, None)
+    row = StepRow(step, status, step, figures, written, session.started.pop(step), 0.0)
+    session.catalog.claims.commit_step(row, *session.batches.pop(step), session.generation)
     session.timeline.mark_commit()
 
 
 def _collect(session: Session) -> None:
     """Remove weights and checkpoints that nothing needs any more; what can't be removed is tried again next time."""
     written = checkpoint.ordered(session.run_dir.checkpoints)
-    for old in written[: -session.config.checkpoint.keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    old = written[: -session.config.checkpoint.keep]
+    for folder in old:
+        shutil.rmtree(folder, ignore_errors=True)
     kept = [int(path.name) for path in written[-session.config.checkpoint.keep :]]
     interval = session.config.sync.interval
-    needed = {best_version(session), *kept, *(step - step % interval for step in kept)}
-    session.weights.collect(session.config.sync.keep, {version for version in needed if version is not None})
+    needed = {best(session.catalog.versions.evaluations(HELD_OUT)), *kept, *(step - step % interval for step in kept)}
+    stuck = session.weights.collect(session.config.sync.keep, {version for version in needed if version is not None})
+    for folder in [*stuck, *(folder for folder in old if folder.exists())]:
+        session.progress.note(f"can't remove {folder}, which nothing needs any more; it is tried again after the next step")

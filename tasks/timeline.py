@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
 WORK = ("rollout", "train", "evaluate", "checkpoint")
 """Generation and scoring, training, evaluation, checkpointing; whatever else passes is orchestration."""
 
@@ -13,7 +15,9 @@ class Timeline:
 
     def __init__(self) -> None:
         self._spans: list[tuple[str, float, float]] = []
-        self._marks: dict[str, float] = {"opened": time.monotonic()}
+        self._marks: dict[str, float] = {}
+        self.startup_s = 0.0
+        """From the start of the process until the run was open: imports, the Prefect server, the model."""
 
     @contextmanager
     def span(self, kind: str) -> Iterator[None]:
@@ -23,6 +27,9 @@ class Timeline:
             yield
         finally:
             self._spans.append((kind, began, time.monotonic()))
+
+    def mark_ready(self) -> None:
+        self.startup_s = time.time() - psutil.Process().create_time()
 
     def mark_first_lease(self) -> None:
         self._marks.setdefault("first_lease", time.monotonic())
@@ -36,11 +43,6 @@ class Timeline:
 
     def total(self, kind: str) -> float:
         return sum(end - began for name, began, end in self._spans if name == kind)
-
-    @property
-    def startup_s(self) -> float:
-        """From the opening of the session to the first lease; what came before it is the caller's to add."""
-        return self._marks.get("first_lease", time.monotonic()) - self._marks["opened"]
 
     @property
     def train_wall_s(self) -> float:

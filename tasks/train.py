@@ -49,9 +49,9 @@ def _choose(session: Session, step: int) -> Claim:
 def _update(session: Session, claim: Claim) -> dict[str, float]:
     stored = session.store.groups(claim.group_ids, session.pipeline)
     batch = make_batch([group_of(group) for group in stored], session.algorithm)
+    session.batches[claim.step] = batch.group_ids, batch.left_out
     figures = session.trainer.step(claim.step, batch)
     figures |= measure_rollout(session, claim.step)
-    figures[metrics.NUM_GROUPS] = float(len(claim.group_ids))
     figures[metrics.STALENESS_MAX] = float(claim.snapshot["staleness"])
     return figures
 
@@ -63,7 +63,8 @@ def _write_checkpoint(session: Session, claim: Claim) -> None:
         "step": claim.step,
         "status": step_status(session, claim.step),
         "metrics": session.measured(claim.step),
-        "group_ids": list(claim.group_ids),
+        "trained": session.batches[claim.step][0],
+        "left_out": session.batches[claim.step][1],
         "started_at": session.started[claim.step],
         "snapshot": dict(claim.snapshot),
     }

@@ -16,11 +16,12 @@ from urllib.request import urlopen
 import pytest
 
 from rft_core import metrics
-from rft_core.config import MonitorConfig
-from rft_core.errors import UserError
+from rft_core.config import MonitorConfig, dump, parse
+from rft_core.errors import ConfigError, UserError
 from rft_core.monitor import MemoryMonitor, Monitor, open_monitor, review_command
 from rft_core.monitor.base import flat
 from rft_core.types import Experience, StopReason
+from tests.tiny_files import recipe
 
 RECIPE = "name: quickstart\nsteps: 15\n"
 SETTINGS = {"steps": 15, "rewards": [{"name": "exact", "weight": 1.0}], "operators": [], "rollout": {"engine": {"name": "hf"}}}
@@ -248,15 +249,13 @@ def test_samples_are_traces_of_the_run_also_when_told_twice(runs_dir: Path) -> N
     assert failed.data.spans[0].status.description == "DeadlineError: the attempt's 5 s are over"
 
 
-def test_snapshot_tags_and_ending_are_shown(runs_dir: Path) -> None:
+def test_snapshot_and_ending_are_shown(runs_dir: Path) -> None:
     monitor = opened(runs_dir)
     monitor.log_snapshot({"segment": 4, "label": 0})
     monitor.log_snapshot({"segment": 9, "label": 0})
-    monitor.set_tags({"team": "red"})
     monitor.finish("FAILED", "32 of 64 attempts failed")
     tags = monitor._client.get_run(monitor.mlflow_run_id).data.tags
     assert json.loads(tags["tidemill.snapshot"]) == {"segment": 9, "label": 0}
-    assert tags["team"] == "red"
     assert tags["tidemill.reason"] == "32 of 64 attempts failed"
     assert rows(runs_dir, "select status from runs where run_uuid = ?", monitor.mlflow_run_id) == [("FAILED",)]
 
@@ -293,18 +292,54 @@ def test_where_the_store_is(runs_dir: Path, tmp_path: Path, empty_mlflow_store: 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{elsewhere}")
     monitor = opened(runs_dir)
     assert monitor.uri == f"sqlite:///{elsewhere}"
-    assert monitor.address == review_command(MonitorConfig(), runs_dir) == f"mlflow ui --backend-store-uri 'sqlite:///{elsewhere}'"
+    assert review_command(MonitorConfig(), runs_dir) == f"mlflow ui --backend-store-uri 'sqlite:///{elsewhere}'"
     assert review_command(MonitorConfig(tracking_uri="http://host:5000"), runs_dir) == "http://host:5000"
     assert review_command(MonitorConfig(name="memory"), runs_dir) == ""
     assert opened(runs_dir, tracking_uri=f"sqlite:///{configured}").uri == f"sqlite:///{configured}"
     assert os.environ["MLFLOW_TRACKING_URI"] == f"sqlite:///{elsewhere}"
 
 
+def test_an_address_with_a_password_is_shown_without_it(runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(**config: object) -> str:
+        return review_command(MonitorConfig.model_validate(config), runs_dir, "bin/mlflow")
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert shown(tracking_uri="https://me:s3cr3t@host") == "https://me:***@host"
+    assert shown(tracking_uri="https://t0ken@host/a@b") == "https://***@host/a@b"
+    assert shown(tracking_uri="postgresql://me:s3cr3t@host/db") == "bin/mlflow ui --backend-store-uri 'postgresql://me:***@host/db'"
+    assert shown(tracking_uri="sqlite:////home/me@here/mlflow.db") == "bin/mlflow ui --backend-store-uri sqlite:////home/me@here/mlflow.db"
+    monkeypatch.setenv("STORE", "postgresql://me:s3cr3t@host/db")
+    assert shown(tracking_uri="env:STORE") == 'bin/mlflow ui --backend-store-uri "$STORE"'
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:s3cr3t@host/db")
+    assert shown() == 'bin/mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI"'
+
+
+def test_an_address_from_the_environment_is_written_down_nowhere(
+    runs_dir: Path, tmp_path: Path, empty_mlflow_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "hidden.db"
+    place.write_bytes(empty_mlflow_store.read_bytes())
+    monkeypatch.setenv("STORE", f"sqlite:///{place}")
+    config = parse(recipe(tmp_path, tmp_path, monitor={"tracking_uri": "env:STORE"}))
+    monitor = open_monitor(config.monitor, runs_dir, "run-1", "quickstart", dump(config), config.model_dump(mode="json"))
+    assert monitor.uri == f"sqlite:///{place}"
+    run = monitor._client.get_run(monitor.mlflow_run_id)
+    assert run.data.params["monitor.tracking_uri"] == "env:STORE"
+    assert "tracking_uri: env:STORE" in dump(config)
+    assert "hidden.db" not in json.dumps([run.data.params, run.data.tags, dump(config)])
+
+
+def test_a_variable_that_is_not_set_is_one_clear_line(runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STORE", raising=False)
+    with pytest.raises(ConfigError, match=r"^monitor.tracking_uri: found 'env:STORE'; the environment variable 'STORE' must be set here$"):
+        opened(runs_dir, tracking_uri="env:STORE")
+
+
 def test_a_server_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"http://me:secret@127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UserError, match=r"no MLflow server answers at http://\*\*\*@127.0.0.1") as raised:
+        with pytest.raises(UserError, match=r"no MLflow server answers at http://me:\*\*\*@127.0.0.1") as raised:
             opened(tmp_path, tracking_uri=address)
     assert "\n" not in str(raised.value)
     assert "secret" not in str(raised.value)
@@ -393,7 +428,6 @@ def test_a_tracking_server_shows_the_same(server: str, tmp_path: Path, monkeypat
     ]
     traces = client.search_traces(locations=[monitor.experiment_id], run_id=monitor.mlflow_run_id)
     assert sorted(trace.data.spans[0].attributes["attempt"] for trace in traces) == [0, 1]
-    assert monitor.address == f"{server}/#/experiments/{monitor.experiment_id}/runs/{monitor.mlflow_run_id}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     found = Path(download_artifacts("models:/reverser@newest"))
     assert found != folder

@@ -1,6 +1,7 @@
 """`rft plan`: every derived value with its reason, and one line for each way in which a recipe can be broken."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import yaml
 
 from rft_core.config import parse
 from rft_core.errors import ConfigError
-from rft_core.plan import resolve
+from rft_core.plan import NUM_PROMPTS_CHECKED, resolve
 from tests.tiny_files import recipe
 
 Recipe = dict[str, Any]
@@ -97,6 +98,18 @@ def runs_dir_below_a_file(values: Recipe, folder: Path) -> None:
     values["runs_dir"] = str(folder / "a-file" / "runs")
 
 
+def experts_with(name: str, **args: object) -> Callable[[Recipe, Path], None]:
+    """Supervised fine-tuning without rewards, and an operator too many."""
+
+    def change(values: Recipe, folder: Path) -> None:
+        values["algorithm"] = {"name": "sft"}
+        values["rollout"]["environment"] = {"name": "expert"}
+        values["rewards"] = []
+        values["operators"] = [{"name": "drop_truncated"}, {"name": name, "args": args}]
+
+    return change
+
+
 BROKEN: dict[str, tuple[Callable[[Recipe, Path], None], str, str, str]] = {
     "unknown_key": (set_("rollout.group_sise", 4), "rollout.group_sise", "4", "group_size"),
     "wrong_type": (set_("steps", "many"), "steps", "'many'", "integer"),
@@ -125,6 +138,20 @@ BROKEN: dict[str, tuple[Callable[[Recipe, Path], None], str, str, str]] = {
     "context_beyond_model": (set_("model.max_context", 64), "model.max_context", "64", "at most 32"),
     "no_chat_template": (set_("data.train.format.chat", True), "data.train.format.chat", "True", "no chat template"),
     "bad_name": (set_("name", "../up"), "name", "'../up'", "pattern"),
+    "band_beyond_limit": (
+        set_("operators", [{"name": "drop_truncated"}, {"name": "soft_overlong", "args": {"cache_tokens": 9}}]),
+        "operators.1.args.cache_tokens",
+        "9",
+        "limit of 4 tokens",
+    ),
+    "signal_without_rewards": (experts_with("drop_no_signal"), "operators.1.name", "'drop_no_signal'", "looks at rewards"),
+    "penalty_without_rewards": (experts_with("soft_overlong", cache_tokens=2), "operators.1.name", "'soft_overlong'", "looks at rewards"),
+    "missing_variable": (
+        set_("monitor", {"tracking_uri": "env:TIDEMILL_NOT_SET"}),
+        "monitor.tracking_uri",
+        "'env:TIDEMILL_NOT_SET'",
+        "variable 'TIDEMILL_NOT_SET'",
+    ),
 }
 
 
@@ -177,3 +204,72 @@ def test_a_file_that_is_no_recipe(text: str | None, expected: str, tmp_path: Pat
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert expected in done.stderr
+
+
+def derived(values: Recipe) -> dict[str, Any]:
+    return {one.name: one for one in resolve(parse(values)).derived}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "never acts"),
+        ({"trainer__mini_batch_groups": 2}, "can act"),
+        ({"sync__method": "checkpoint", "sync__interval": 2}, "can act"),
+    ],
+)
+def test_clipping_acts_where_a_batch_is_not_of_the_newest_weights(changes: Recipe, expected: str, tmp_path: Path, tiny_shape: Path) -> None:
+    assert expected in derived(recipe(tmp_path, tiny_shape, **changes))["importance ratios"].value
+
+
+def test_supervised_fine_tuning_has_no_ratios(tmp_path: Path, tiny_shape: Path) -> None:
+    values = recipe(tmp_path, tiny_shape, algorithm={"name": "sft"}, rollout__environment={"name": "expert"})
+    assert not {"importance ratios", "staleness"} & set(derived(values))
+
+
+def test_leases_end_with_the_epochs(tmp_path: Path, tiny_shape: Path) -> None:
+    values = recipe(tmp_path, tiny_shape, steps=100, epochs=1, rollout__batch_groups=5)
+    assert derived(values)["training tasks"].reason.startswith("36 leases in 8 steps: 1.00 epochs")
+
+
+@pytest.mark.parametrize(
+    ("changes", "gigabytes"),
+    [
+        # A checkpoint is 4 bytes of weights and 8 of moments, and there are three at most; the best version is kept besides.
+        ({}, 3 * 12 + 4),
+        ({"data__evaluation": None}, 3 * 12),
+        # In bfloat16: 2 of weights, 8 of moments, 4 of float32 weights.
+        ({"model__dtype": "bfloat16"}, 3 * 14 + 2),
+        # Two versions kept and one being written.
+        ({"sync__method": "checkpoint"}, 3 * 12 + 4 * (3 + 1)),
+        # For each checkpoint the older version that samples go on with.
+        ({"sync__method": "checkpoint", "sync__interval": 2}, 3 * 12 + 4 * (3 + 2 + 1)),
+    ],
+)
+def test_disk_is_what_is_written_whatever_the_base_model_is_kept_in(
+    changes: Recipe, gigabytes: int, tmp_path: Path, tiny_shape: Path
+) -> None:
+    model = Path(shutil.copytree(tiny_shape, tmp_path / "model"))
+    head = json.dumps({"__metadata__": {}, "w": {"dtype": "BF16", "shape": [1000, 1000, 1000], "data_offsets": [0, 2 * 10**9]}}).encode()
+    (model / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head)
+    assert derived(recipe(tmp_path, model, **changes))["disk"].value.startswith(f"at most {gigabytes} GB, ")
+
+
+def always_one(task: object, answer: str) -> float:
+    return 1.0
+
+
+def test_rows_are_read_as_far_as_there_is_something_to_look_for(tmp_path: Path, tiny_shape: Path) -> None:
+    rows = [{"question": "1+1=", "answer": "2"}] * NUM_PROMPTS_CHECKED + [{"asked": "1+1="}]
+    values = recipe(tmp_path, tiny_shape)
+    tasks("".join(json.dumps(row) + "\n" for row in rows))(values, tmp_path)
+    with pytest.raises(ConfigError, match=f"row {len(rows)}"):
+        resolve(parse(values))
+    assert resolve(parse({**values, "rewards": [{"name": "tests.test_plan:always_one"}]})).derived
+
+
+def test_a_plan_hands_on_the_tasks_that_it_opened(tmp_path: Path, tiny_shape: Path) -> None:
+    plan = resolve(parse(recipe(tmp_path, tiny_shape)))
+    assert plan.train is not None
+    assert plan.held_out is not None
+    assert plan.train.task(0) == plan.held_out.task(0)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from rft_core.catalog import StoredFile
 from rft_core.errors import SegmentError
 from rft_core.failpoints import failpoint
-from rft_core.run_dir import RunDir, file_sha256, no_space, write_whole
+from rft_core.run_dir import RunDir, file_sha256, write_whole
 
 
 def unique_name(key: str) -> str:
@@ -31,10 +31,7 @@ def write(run_dir: RunDir, path: Path, table: pa.Table, point: str) -> StoredFil
     """
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
-    try:
-        write_whole(path, sink.getvalue().to_pybytes())
-    except OSError as error:
-        raise no_space(error, path.parent) from None
+    write_whole(path, sink.getvalue().to_pybytes())
     failpoint(point)
     return StoredFile(run_dir.relative(path), table.num_rows, file_sha256(path))
 

@@ -87,8 +87,8 @@ def validate(row: Experience) -> None:
             )
     if row.teacher_logprobs and len(row.teacher_logprobs) != len(row.tokens):
         raise TidemillError(f"experience {row.experience_id}: teacher_logprobs and tokens differ in length")
-    if any(math.isnan(value) or value > 1e-4 for value in row.logprobs):
-        raise TidemillError(f"experience {row.experience_id}: a log-prob is above 0 or not a number")
+    if not all(math.isfinite(value) and value <= 1e-4 for value in row.logprobs):
+        raise TidemillError(f"experience {row.experience_id}: a log-prob is above 0 or not finite")
     if row.reward is not None and not math.isfinite(row.reward):
         raise TidemillError(f"experience {row.experience_id}: its reward is {row.reward}", "a reward is finite, or null while not known")
 

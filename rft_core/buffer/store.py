@@ -1,7 +1,7 @@
 """The experience table: the face of the buffer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from rft_core.buffer import files, schema
 from rft_core.catalog import Catalog, NewGroup, StoredFile
-from rft_core.errors import DeadlineError
+from rft_core.errors import DeadlineError, LostClaimError, SegmentError
 from rft_core.failpoints import failpoint
 from rft_core.run_dir import RunDir, remove_leftovers
 from rft_core.types import Experience
@@ -50,14 +50,15 @@ class ExperienceStore:
         self._catalog = catalog
         self._awaits_rewards = awaits_rewards
 
-    def append(self, key: str, rows: Sequence[Experience], explorer: str, step: int) -> StoredFile:
+    def append(self, key: str, rows: Sequence[Experience], explorer: str, step: int, rejected: str | None = None) -> StoredFile:
         """Append the rows of whole groups as one segment, and close their leases.
 
         Args:
             key: Names this append: a second one with it changes nothing.
-            rows: Attempts of any number of groups; the rows of a group lie together.
+            rows: Attempts of any number of groups; they are stored group by group and attempt by attempt.
             explorer: Who sampled them.
             step: The step that they were sampled for.
+            rejected: Why none of them may be trained, where too many attempts failed; their leases are issued again.
 
         Raises:
             TidemillError: A row is not valid.
@@ -67,13 +68,20 @@ class ExperienceStore:
         known = self._catalog.segments.find(key)
         if known is not None:
             return known
-        table = schema.to_arrow(rows)
+        groups = _by_group(rows)
+        table = schema.to_arrow([row for group in groups for row in group])
         path = self._run_dir.segment(files.unique_name(key))
         self._catalog.segments.intend(key, self._run_dir.relative(path))
         failpoint("segment.intended")
         file = files.write(self._run_dir, path, table, "segment.renamed")
-        groups = [_new_group(list(attempts), self._awaits_rewards) for _, attempts in groupby(rows, key=lambda row: row.group_id)]
-        self._catalog.segments.commit(key, file, path.stat().st_size, explorer, step, schema.VERSION, groups)
+        new = [_new_group(group, self._awaits_rewards) for group in groups]
+        if rejected is not None:
+            new = [replace(group, status="failed", reason=rejected) for group in new]
+        try:
+            self._catalog.segments.commit(key, file, path.stat().st_size, explorer, step, schema.VERSION, new, rejected)
+        except LostClaimError:
+            path.unlink(missing_ok=True)  # whoever took over may have swept already, and would never find it
+            raise
         failpoint("segment.committed")
         return file
 
@@ -87,6 +95,8 @@ class ExperienceStore:
             account: What the operators say of what they did, as plain values.
             dropped: Groups of which nothing is left, with the reason.
         """
+        if self._catalog.segments.overlay(pipeline, segment) is not None:
+            return
         rows = [{"pipeline": pipeline, **{name: getattr(row, name) for name in Shaped.__slots__}} for row in shaped]
         table = pa.Table.from_pylist(rows, schema=schema.OVERLAY)
         path = self._run_dir.overlay(files.unique_name(f"{pipeline}-{segment}"))
@@ -120,12 +130,13 @@ class ExperienceStore:
 
     def sweep(self) -> None:
         """Remove what killed writers left: the intents first, their files after. Only for the process that holds the run."""
-        abandoned = self._catalog.segments.intended_uris()
-        self._catalog.segments.forget_intents()
-        committed = {file.uri for _, file in self._catalog.segments.files()}
-        for uri in abandoned:
-            if uri not in committed:
-                self._run_dir.resolve(uri).unlink(missing_ok=True)
+        segments = self._catalog.segments
+        abandoned = segments.intended_uris()
+        segments.forget_intents()
+        overlays = [self._run_dir.relative(path) for path in self._run_dir.overlay("").glob("*.parquet")]
+        committed = {file.uri for _, file in segments.files()} | {file.uri for file in segments.overlay_files()}
+        for uri in {*abandoned, *overlays} - committed:
+            self._run_dir.resolve(uri).unlink(missing_ok=True)
         for folder in ("segments", "overlays", "evaluations"):
             remove_leftovers(self._run_dir.root / folder)
 
@@ -141,6 +152,14 @@ class ExperienceStore:
             return {}
         table = files.read(self._run_dir, file).select(Shaped.__slots__)
         return {row["experience_id"]: Shaped(**row) for row in table.to_pylist()}
+
+
+def _by_group(rows: Sequence[Experience]) -> list[list[Experience]]:
+    """Rows by group in the order in which the groups appear, in each by attempt."""
+    groups: dict[str, list[Experience]] = {}
+    for row in rows:
+        groups.setdefault(row.group_id, []).append(row)
+    return [sorted(group, key=lambda row: row.attempt) for group in groups.values()]
 
 
 def _new_group(rows: list[Experience], awaits_rewards: bool) -> NewGroup:
@@ -161,6 +180,13 @@ def _status(rows: list[Experience], awaits_rewards: bool) -> tuple[str, str]:
 
 
 def read_answers(run_dir: RunDir, uri: str) -> list[dict[str, Any]]:
-    """Read the scored answers of an evaluation back: values by the columns of `schema.EVALUATION`."""
-    answers: list[dict[str, Any]] = pq.read_table(run_dir.resolve(uri)).to_pylist()
+    """Read the scored answers of an evaluation back: values by the columns of `schema.EVALUATION`.
+
+    Raises:
+        SegmentError: Their file is missing.
+    """
+    path = run_dir.resolve(uri)
+    if not path.exists():
+        raise SegmentError(f"{path} is missing", "the catalog holds it as written; restore it from a copy")
+    answers: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return answers

@@ -9,9 +9,21 @@ from rft_core.catalog.claims import Claim, Claims, ReadyGroup, StepRow
 from rft_core.catalog.database import Database
 from rft_core.catalog.leases import Lease, Leases
 from rft_core.catalog.segments import NewGroup, Segments, StoredFile
-from rft_core.catalog.versions import Evaluation, Version, Versions
+from rft_core.catalog.versions import HELD_OUT, Evaluation, Version, Versions, best
 
-__all__ = ["Catalog", "Claim", "Evaluation", "Lease", "NewGroup", "ReadyGroup", "StepRow", "StoredFile", "Version"]
+__all__ = [
+    "HELD_OUT",
+    "Catalog",
+    "Claim",
+    "Evaluation",
+    "Lease",
+    "NewGroup",
+    "ReadyGroup",
+    "StepRow",
+    "StoredFile",
+    "Version",
+    "best",
+]
 
 RELATIONS: dict[str, dict[str, type]] = {
     **{name: {c.name: c.type.python_type for c in found.columns} for name, found in schema.metadata.tables.items()},

@@ -67,10 +67,6 @@ class Claims:
                 for row in connection.execute(select(*columns).where(table.status == "ready").order_by(table.step, table.slot))
             ]
 
-    def num_usable(self, step: int) -> int:
-        """How many groups of a step are ready."""
-        return sum(group.step == step for group in self.ready())
-
     def find(self, step: int) -> Claim | None:
         """The claim of a step, if it was made."""
         with self._database.read() as connection:
@@ -92,12 +88,13 @@ class Claims:
             connection.execute(update(schema.groups).where(old).values(status="stale", reason=f"older than step {claim.step} allows"))
         failpoint("claim.after")
 
-    def commit_step(self, row: StepRow, group_ids: Sequence[str], generation: int) -> None:
+    def commit_step(self, row: StepRow, trained: Sequence[str], left_out: Mapping[str, str], generation: int) -> None:
         """Commit a step; a redone one keeps the row that it has.
 
         Args:
             row: `committed_at` is set here.
-            group_ids: What it was trained on.
+            trained: Groups that it learned from.
+            left_out: Claimed groups that had nothing to learn from, with the reason; they count as dropped.
             generation: Of this trainer.
 
         Raises:
@@ -111,8 +108,11 @@ class Claims:
                 values = {name: getattr(row, name) for name in StepRow.__slots__}
                 values |= {"metrics": json.dumps(dict(row.metrics)), "committed_at": now(connection), "generation": generation}
                 connection.execute(insert(schema.steps).values(**values))
-            first = table.c.group_id.in_(group_ids) & table.c.trained_step.is_(None)
+            first = table.c.group_id.in_(trained) & table.c.trained_step.is_(None)
             connection.execute(update(table).where(first).values(status="trained", trained_step=row.step))
+            for group_id, reason in left_out.items():
+                ready = (table.c.group_id == group_id) & (table.c.status == "ready")
+                connection.execute(update(table).where(ready).values(status="dropped", reason=reason))
         failpoint("step.after")
 
     def steps(self, up_to: int | None = None) -> list[StepRow]:

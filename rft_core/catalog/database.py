@@ -1,10 +1,13 @@
 """Connections and transactions of the catalog."""
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event, insert, inspect, select, text, update
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from rft_core.catalog import schema
 from rft_core.errors import LostClaimError, RunError
@@ -19,7 +22,7 @@ class Database:
         url: A SQLAlchemy URL, as in `sqlite:///runs/quickstart/catalog.db`.
 
     Raises:
-        RunError: The catalog is newer than this code.
+        RunError: The catalog is newer than this code, or its file can't be used.
     """
 
     def __init__(self, url: str) -> None:
@@ -30,18 +33,35 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction that holds the write lock from its start; committed when the block ends without error."""
-        with self._engine.begin() as connection:
+        """One transaction that holds the write lock from its start; committed when the block ends without error.
+
+        Raises:
+            RunError: The file is damaged, can't be written, or was locked by somebody else for too long.
+        """
+        with self._explained(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One consistent view of the catalog."""
-        with self._engine.connect().execution_options(read_only=True) as connection:
+        with self._explained(), self._engine.connect().execution_options(read_only=True) as connection:
             yield connection
 
     def close(self) -> None:
         self._engine.dispose()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """One line for what is wrong with the file; mistakes of this code stay what they are."""
+        try:
+            yield
+        except DatabaseError as error:
+            if type(error) not in (DatabaseError, OperationalError):
+                raise
+            raise RunError(
+                f"the catalog {self._engine.url.database} can't be used ({error.orig})",
+                "its disk must have room, and the file must be whole and writable; then run the same command again",
+            ) from None
 
     def _create(self) -> None:
         with self.write() as connection:
@@ -84,9 +104,23 @@ def now(connection: Connection) -> float:
 def _configure_sqlite(connection: Any, _record: Any) -> None:
     # The driver must not open transactions by itself: it would take the write lock too late, and fail with "locked".
     connection.isolation_level = None
-    connection.execute("pragma journal_mode = wal")
+    _switch_to_wal(connection)
     connection.execute("pragma synchronous = full")
     connection.execute("pragma foreign_keys = on")
+
+
+def _switch_to_wal(connection: Any) -> None:
+    """The first one to open a new file switches it, which needs the file for itself: SQLite's own timeout does not cover that."""
+    give_up = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+        except sqlite3.OperationalError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _begin_immediately(connection: Connection) -> None:

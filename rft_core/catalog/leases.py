@@ -7,10 +7,13 @@ from sqlalchemy import Connection, func, insert, select, text, update
 
 from rft_core.catalog import schema
 from rft_core.catalog.database import Database, now
+from rft_core.errors import RunError
 from rft_core.failpoints import failpoint
 from rft_core.types import digest
 
 CURSOR = "tasks"
+REISSUED = ("expired", "failed")
+"""Fates of leases whose slots are issued again: the holder died, or too many attempts of its rollout failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,11 @@ class Leases:
         self._database = database
 
     def issue(self, step: int, fresh: int, explorer: str, task_id_at: Callable[[int], str], end: int | None) -> list[Lease]:
-        """Lease tasks for a step: everything that expired there, in its old slots, and what the cursor names next.
+        """Lease tasks for a step: everything that must be tried again, in its old slots, and what the cursor names next.
 
         Args:
             step: The step that the attempts are for.
-            fresh: How many tasks are wanted besides those that expired.
+            fresh: How many tasks are wanted besides those.
             explorer: Who will run them.
             task_id_at: The id of the task at a position of the task set's order.
             end: The first position that may not be leased; null if there is none.
@@ -58,12 +61,8 @@ class Leases:
                 lease_id = digest("lease", task_id, step, slot + offset, 0)
                 issued.append(Lease(lease_id, step, slot + offset, position + offset, task_id, 0))
             self._insert(connection, issued, explorer)
-            connection.execute(
-                text(
-                    "insert into cursors (name, position) values (:name, :to) on conflict (name) do update set position = excluded.position"
-                ),
-                {"name": CURSOR, "to": position + fresh},
-            )
+            move = "insert into cursors (name, position) values (:name, :to) on conflict (name) do update set position = excluded.position"
+            connection.execute(text(move), {"name": CURSOR, "to": position + fresh})
         failpoint("lease.after")
         return sorted(issued, key=lambda lease: lease.slot)
 
@@ -78,6 +77,36 @@ class Leases:
         query = text("select slot, fate from fates where step = :step order by slot, epoch")
         with self._database.read() as connection:
             return {row.slot: row.fate for row in connection.execute(query, {"step": step})}
+
+    def num_to_reissue(self, step: int) -> int:
+        """How many slots of a step must be tried again."""
+        with self._database.read() as connection:
+            return len(self._reissued(connection, step))
+
+    def bind(self, fingerprint: str) -> None:
+        """Tie the run's cursor to its task set, the first time.
+
+        Raises:
+            RunError: The cursor belongs to another task set: its positions would name other tasks.
+        """
+        table = schema.cursors
+        with self._database.write() as connection:
+            known = connection.execute(select(table.c.fingerprint).where(table.c.name == CURSOR)).first()
+            if known is None:
+                connection.execute(insert(table).values(name=CURSOR, position=0, fingerprint=fingerprint))
+            elif known.fingerprint != fingerprint:
+                raise RunError(
+                    "the task set is another one than this run began with", "restore its file, or set another `name` for a new run"
+                )
+
+    def exhausted_at(self, end: int | None) -> int | None:
+        """The step that leased the last task before `end`; null while there are more, or no end."""
+        with self._database.read() as connection:
+            position = connection.scalar(select(schema.cursors.c.position).where(schema.cursors.c.name == CURSOR)) or 0
+            if end is None or position < end:
+                return None
+            last: int | None = connection.scalar(select(func.max(schema.leases.c.step)))
+            return last
 
     def expire_open(self, reason: str) -> int:
         """Close every lease that is in flight as expired: its holder is dead. Returns how many there were."""
@@ -111,11 +140,12 @@ class Leases:
             return connection.execute(closing).rowcount
 
     def _reissued(self, connection: Connection, step: int) -> list[Lease]:
-        """New issues for the slots of a step whose newest lease expired."""
+        """New issues for the slots of a step whose newest lease expired, or belongs to a rollout that was rejected."""
         table = schema.leases.c
         newest = select(table.slot, func.max(table.epoch).label("epoch")).where(table.step == step).group_by(table.slot).subquery()
         joined = select(schema.leases).join(newest, (table.slot == newest.c.slot) & (table.epoch == newest.c.epoch))
-        rows = connection.execute(joined.where((table.step == step) & (table.fate == "expired")).order_by(table.slot)).mappings()
+        again = (table.step == step) & table.fate.in_(REISSUED)
+        rows = connection.execute(joined.where(again).order_by(table.slot)).mappings()
         return [
             Lease(
                 lease_id=digest("lease", row["task_id"], step, row["slot"], row["epoch"] + 1),

@@ -24,6 +24,7 @@ cursors = Table(
     metadata,
     Column("name", String, primary_key=True, comment="`tasks` for the task set"),
     Column("position", Integer, nullable=False, comment="the next position to lease; never rolls back"),
+    Column("fingerprint", String, comment="of the task set whose positions these are"),
 )
 
 leases = Table(
@@ -38,7 +39,7 @@ leases = Table(
     Column("explorer", String, nullable=False),
     Column("issued_at", Float, nullable=False),
     Column("closed_at", Float, comment="null while in flight"),
-    Column("fate", String, comment="null while in flight; `stored`: the group's status is the fate; else expired or unused"),
+    Column("fate", String, comment="null while in flight; `stored`: the group's status is the fate; else expired, failed or unused"),
     Column("reason", String, nullable=False, default=""),
     UniqueConstraint("step", "slot", "epoch"),
 )
@@ -118,7 +119,7 @@ steps = Table(
     "steps",
     metadata,
     Column("step", Integer, primary_key=True),
-    Column("status", String, nullable=False, comment="`trained`, or `skipped` for an empty batch"),
+    Column("status", String, nullable=False, comment="`trained`, or `skipped` where no update was made"),
     Column("version", Integer, nullable=False, comment="the policy version that it made"),
     Column("metrics", String, nullable=False, comment="JSON, keyed as in rft_core.metrics"),
     Column("checkpoint", String, comment="uri of the step's full checkpoint, if it has one"),

@@ -52,7 +52,15 @@ class Segments:
             connection.execute(insert(schema.intents).values(key=key, uri=uri, created_at=now(connection)))
 
     def commit(
-        self, key: str, file: StoredFile, size: int, explorer: str, step: int, schema_version: int, groups: Sequence[NewGroup]
+        self,
+        key: str,
+        file: StoredFile,
+        size: int,
+        explorer: str,
+        step: int,
+        schema_version: int,
+        groups: Sequence[NewGroup],
+        rejected: str | None = None,
     ) -> None:
         """Turn an intent into a segment, and close its leases: the commit point of an append.
 
@@ -64,6 +72,7 @@ class Segments:
             step: The step that it was sampled for.
             schema_version: Of the rows.
             groups: What it holds; each lease must still be open.
+            rejected: Why nothing of it may be trained; its leases have failed then, and are issued again.
 
         Raises:
             LostClaimError: The intent was swept, or a lease was closed: somebody else took over.
@@ -72,7 +81,7 @@ class Segments:
             intended = connection.execute(delete(schema.intents).where((schema.intents.c.key == key) & (schema.intents.c.uri == file.uri)))
             if intended.rowcount != 1:
                 raise LostClaimError(f"the intent to write {key} was taken back by another process", "let that one go on")
-            closed = self._close_leases(connection, [group.lease_id for group in groups])
+            closed = self._close_leases(connection, [group.lease_id for group in groups], rejected)
             if closed != len(groups):
                 raise LostClaimError(f"{len(groups) - closed} leases of {key} were closed by another process", "let that one go on")
             connection.execute(
@@ -165,12 +174,14 @@ class Segments:
             rows = connection.execute(select(schema.segments).order_by(schema.segments.c.sequence)).mappings()
             return [(row["key"], _stored(row)) for row in rows]
 
-    def overlay_files(self, pipeline: str) -> list[StoredFile]:
-        """The overlays of a pipeline, in commit order."""
+    def overlay_files(self, pipeline: str | None = None) -> list[StoredFile]:
+        """The overlays of a pipeline, or of all of them, in commit order."""
         table = schema.overlays.c
+        query = select(schema.overlays).order_by(table.sequence)
+        if pipeline is not None:
+            query = query.where(table.pipeline == pipeline)
         with self._database.read() as connection:
-            rows = connection.execute(select(schema.overlays).where(table.pipeline == pipeline).order_by(table.sequence)).mappings()
-            return [_stored(row) for row in rows]
+            return [_stored(row) for row in connection.execute(query).mappings()]
 
     def groups_of(self, segment: str) -> list[str]:
         """Ids of a segment's groups, in slot order."""
@@ -192,10 +203,11 @@ class Segments:
                 "overlay": connection.scalar(select(func.max(schema.overlays.c.sequence))) or 0,
             }
 
-    def _close_leases(self, connection: Connection, lease_ids: list[str]) -> int:
+    def _close_leases(self, connection: Connection, lease_ids: list[str], rejected: str | None) -> int:
         table = schema.leases
         still_open = table.c.lease_id.in_(lease_ids) & table.c.fate.is_(None)
-        return connection.execute(update(table).where(still_open).values(fate="stored", closed_at=now(connection))).rowcount
+        fate = {"fate": "stored"} if rejected is None else {"fate": "failed", "reason": rejected}
+        return connection.execute(update(table).where(still_open).values(**fate, closed_at=now(connection))).rowcount
 
     def _insert_groups(self, connection: Connection, key: str, groups: Sequence[NewGroup]) -> None:
         columns = (schema.leases.c.lease_id, schema.leases.c.task_id, schema.leases.c.step, schema.leases.c.slot)

@@ -1,14 +1,18 @@
 """Published versions, who uses them, and how they scored."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
+from rft_core import metrics
 from rft_core.catalog import schema
 from rft_core.catalog.database import Database, now, require_generation
 from rft_core.errors import ReproducibilityError
+
+HELD_OUT = "held_out"
+"""Name of the recipe's evaluation set among the evaluations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,32 @@ class Evaluation:
     metrics: Mapping[str, float]
     uri: str
 
+    @property
+    def quality(self) -> float:
+        """What versions are compared by: the share of exact answers, or the mean reward where answers can't be checked."""
+        return self.metrics.get(metrics.EVAL_EXACT, self.metrics.get(metrics.EVAL_REWARD, float("-inf")))
+
+
+def best(evaluations: Sequence[Evaluation]) -> int | None:
+    """The version that scored highest, the first of equals; null where none was scored."""
+    return max(evaluations, key=lambda evaluation: evaluation.quality).version if evaluations else None
+
 
 class Versions:
     """The ledger of weights."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def check(self, version: Version, generation: int) -> None:
+        """Refuse what `record` would refuse, before any file is written.
+
+        Raises:
+            LostClaimError: Another trainer took over.
+            ReproducibilityError: It is known with another hash.
+        """
+        with self._database.read() as connection:
+            _known(connection, version, generation)
 
     def record(self, version: Version, generation: int) -> None:
         """Write a version down. One that is known already must have the same bytes.
@@ -48,20 +72,12 @@ class Versions:
         """
         table = schema.weights
         with self._database.write() as connection:
-            require_generation(connection, generation)
-            known = connection.execute(select(table).where(table.c.version == version.version)).mappings().first()
-            if known is None:
+            if not _known(connection, version, generation):
                 values = {name: getattr(version, name) for name in Version.__slots__}
                 connection.execute(insert(table).values(**values, generation=generation, created_at=now(connection)))
-                return
-            if version.sha256 is None:
-                return
-            if known["sha256"] not in (None, version.sha256):
-                raise ReproducibilityError(
-                    f"version {version.version} was made again with other bytes than it was published with",
-                    "training is not reproducible on this machine: set checkpoint.every: 1",
-                )
-            connection.execute(update(table).where(table.c.version == version.version).values(uri=version.uri, sha256=version.sha256))
+            elif version.sha256 is not None:
+                files = {"uri": version.uri, "sha256": version.sha256}
+                connection.execute(update(table).where(table.c.version == version.version).values(**files))
 
     def all(self) -> list[Version]:
         """Every version, in order."""
@@ -71,6 +87,12 @@ class Versions:
 
     def find(self, version: int) -> Version | None:
         return next((known for known in self.all() if known.version == version), None)
+
+    def retire(self, after: int) -> None:
+        """Forget every version that comes after one, and its scores: they will be made again, with other bytes."""
+        with self._database.write() as connection:
+            connection.execute(delete(schema.weights).where(schema.weights.c.version > after))
+            connection.execute(delete(schema.evaluations).where(schema.evaluations.c.version > after))
 
     def pin(self, version: int, reason: str) -> None:
         """Keep the files of a version from being collected, for good."""
@@ -117,3 +139,16 @@ class Versions:
         with self._database.read() as connection:
             rows = connection.execute(select(schema.evaluations).where(table.name == name).order_by(table.version)).mappings().all()
         return [Evaluation(row["name"], row["version"], json.loads(row["metrics"]), row["uri"]) for row in rows]
+
+
+def _known(connection: Connection, version: Version, generation: int) -> bool:
+    """Whether the version is written down already, for the run's trainer, with the same bytes."""
+    require_generation(connection, generation)
+    table = schema.weights.c
+    found = connection.execute(select(table.sha256).where(table.version == version.version)).first()
+    if found is not None and None not in (found.sha256, version.sha256) and found.sha256 != version.sha256:
+        raise ReproducibilityError(
+            f"version {version.version} was made again with other bytes than it was published with",
+            "training is not reproducible on this machine: set checkpoint.every: 1",
+        )
+    return found is not None

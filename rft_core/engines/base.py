@@ -14,10 +14,14 @@ class Engine(Protocol):
     version: int
     """The policy version that it samples with."""
 
-    async def generate(self, request: GenerationRequest) -> Completion:
+    async def generate(self, request: GenerationRequest, on_start: Callable[[], None] = lambda: None) -> Completion:
         """Complete one prompt. Many requests may wait at once; the engine batches them by `request.order`.
 
         Cancelling the call withdraws the request.
+
+        Args:
+            request: What to complete.
+            on_start: Called in the event loop when the engine begins with the request: until then it only waits for others.
 
         Raises:
             PromptTooLongError: The prompt leaves no room for an answer.

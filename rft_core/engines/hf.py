@@ -68,7 +68,7 @@ class HFEngine:
         """The policy version that it samples with; -1 before the first `load`."""
         return self._runner.version
 
-    async def generate(self, request: GenerationRequest) -> Completion:
+    async def generate(self, request: GenerationRequest, on_start: Callable[[], None] = lambda: None) -> Completion:
         """Complete one prompt, in a batch with whoever else asks; see `Engine.generate`.
 
         Raises:
@@ -80,8 +80,8 @@ class HFEngine:
         if self._runner.vocab_size is not None and max(request.prompt_tokens) >= self._runner.vocab_size:
             found = f"the prompt holds token {max(request.prompt_tokens)} and the model knows {self._runner.vocab_size}"
             raise EngineError(found, "use the tokenizer of this model")
-        row = Row(request, limit, uniforms(request.seed, limit))
         loop = asyncio.get_running_loop()
+        row = Row(request, limit, uniforms(request.seed, limit), on_start=lambda: loop.call_soon_threadsafe(on_start))
         future = self._futures[row] = loop.create_future()
         self._pending.append(row)
         self._quiet_since_s = loop.time()

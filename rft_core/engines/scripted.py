@@ -45,8 +45,9 @@ class ScriptedEngine:
         self._logprob = -log(tokenizer.vocab_size)
         self.version = 0
 
-    async def generate(self, request: GenerationRequest) -> Completion:
+    async def generate(self, request: GenerationRequest, on_start: Callable[[], None] = lambda: None) -> Completion:
         """Give the prepared answer, cut to `max_tokens`; greedy requests get the first of several."""
+        on_start()
         limit = token_limit(request, self._max_context)
         version = self.version
         prompt = self._tokenizer.decode(request.prompt_tokens)

@@ -8,9 +8,9 @@ from typing import Any
 from rft_core.config import MonitorConfig
 from rft_core.monitor.base import NEWEST, Monitor, StepMetrics
 from rft_core.monitor.memory import MemoryMonitor
-from rft_core.monitor.place import review_command
+from rft_core.monitor.place import require_address, review_command, without_secrets
 
-__all__ = ["NEWEST", "MemoryMonitor", "Monitor", "StepMetrics", "open_monitor", "review_command"]
+__all__ = ["NEWEST", "MemoryMonitor", "Monitor", "StepMetrics", "open_monitor", "require_address", "review_command", "without_secrets"]
 
 
 def open_monitor(

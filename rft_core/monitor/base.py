@@ -21,11 +21,6 @@ NEWEST = "newest"
 class Monitor(Protocol):
     """One run as people review it."""
 
-    @property
-    def address(self) -> str:
-        """What to open, or to type, to see the run."""
-        ...
-
     def export_steps(self, rows: Sequence[StepMetrics]) -> None:
         """Show the figures of committed steps; those that are shown already are passed over."""
         ...
@@ -47,10 +42,6 @@ class Monitor(Protocol):
 
     def log_snapshot(self, snapshot: Mapping[str, Any]) -> None:
         """Name the state of the experience table that the figures so far belong to; replaces the one before."""
-        ...
-
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Mark the run; a tag that is there is replaced."""
         ...
 
     def register(self, name: str, folder: Path, version: int) -> str:

@@ -12,7 +12,6 @@ class MemoryMonitor:
     """Keeps what it is told in plain attributes."""
 
     def __init__(self, run_id: str, run_name: str, recipe: str, settings: Mapping[str, Any]) -> None:
-        self.address = "(kept in memory)"
         self.run_id = run_id
         self.run_name = run_name
         self.recipe = recipe
@@ -23,7 +22,6 @@ class MemoryMonitor:
         self.samples: dict[tuple[int, str], Experience] = {}
         """By step and experience id."""
         self.snapshot: dict[str, Any] = {}
-        self.tags: dict[str, str] = {}
         self.models: dict[tuple[str, int], Path] = {}
         """Folder of each registered name and version."""
         self.status = "RUNNING"
@@ -46,10 +44,6 @@ class MemoryMonitor:
     def log_snapshot(self, snapshot: Mapping[str, Any]) -> None:
         """See `Monitor`."""
         self.snapshot = dict(snapshot)
-
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """See `Monitor`."""
-        self.tags.update(tags)
 
     def register(self, name: str, folder: Path, version: int) -> str:
         """See `Monitor`."""

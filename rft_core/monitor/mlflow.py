@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
@@ -68,12 +67,6 @@ class MlflowMonitor:
         self._shown: set[tuple[str, int]] | None = None
         """Name and step of each figure in the store; read once, at the first export."""
 
-    @property
-    def address(self) -> str:
-        """See `Monitor`."""
-        page = f"#/experiments/{self.experiment_id}/runs/{self.mlflow_run_id}"
-        return f"{self.uri.rstrip('/')}/{page}" if place.is_server(self.uri) else f"mlflow ui --backend-store-uri {shlex.quote(self.uri)}"
-
     @_answering
     def export_steps(self, rows: Sequence[StepMetrics]) -> None:
         """See `Monitor`."""
@@ -101,12 +94,6 @@ class MlflowMonitor:
     def log_snapshot(self, snapshot: Mapping[str, Any]) -> None:
         """See `Monitor`."""
         self._client.set_tag(self.mlflow_run_id, "tidemill.snapshot", json.dumps(snapshot))
-
-    @_answering
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """See `Monitor`."""
-        for key, value in tags.items():
-            self._client.set_tag(self.mlflow_run_id, key, value)
 
     @_answering
     def register(self, name: str, folder: Path, version: int) -> str:

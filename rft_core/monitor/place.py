@@ -1,17 +1,41 @@
 """Where a run's MLflow store is; known without MLflow."""
 
 import os
+import re
 import shlex
 from pathlib import Path
 
 from rft_core.config import MonitorConfig
+from rft_core.errors import ConfigError
 
 SQLITE = "sqlite:///"
+_ENV = "env:"
+"""Before the name of the environment variable that holds a value which must not be written down."""
 
 
 def uri_of(config: MonitorConfig, runs_dir: Path) -> str:
-    """The address of the store: the recipe's, else `MLFLOW_TRACKING_URI`, else a SQLite file in the runs folder."""
-    return config.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{runs_dir.resolve() / 'mlflow.db'}"
+    """The address of the store: the recipe's, else `MLFLOW_TRACKING_URI`, else a SQLite file in the runs folder.
+
+    Raises:
+        ConfigError: The recipe names an environment variable that is not set.
+    """
+    configured = config.tracking_uri
+    variable = _variable(config)
+    if variable is not None:
+        configured = os.environ.get(variable)
+        if not configured:
+            raise ConfigError("monitor.tracking_uri", config.tracking_uri, f"the environment variable {variable!r} must be set here")
+    return configured or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{runs_dir.resolve() / 'mlflow.db'}"
+
+
+def require_address(config: MonitorConfig) -> None:
+    """Look whether the address of the store can be known here.
+
+    Raises:
+        ConfigError: The recipe names an environment variable that is not set.
+    """
+    if config.name == "mlflow":
+        uri_of(config, Path())
 
 
 def is_server(uri: str) -> bool:
@@ -19,9 +43,33 @@ def is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://", "databricks"))
 
 
-def review_command(config: MonitorConfig, runs_dir: Path) -> str:
-    """What to type, or to open, to see the runs of a folder; nothing where figures stay in the process."""
+def review_command(config: MonitorConfig, runs_dir: Path, mlflow: str = "mlflow") -> str:
+    """What to type, or to open, to see the runs of a folder; nothing where figures stay in the process.
+
+    No secret is shown: an address that holds one is named by its variable, or else masked.
+
+    Args:
+        config: The recipe's section.
+        runs_dir: Where the default store is kept.
+        mlflow: How a shell here finds MLflow's program.
+    """
     if config.name == "memory":
         return ""
     uri = uri_of(config, runs_dir)
-    return uri if is_server(uri) else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+    shown = without_secrets(uri)
+    if is_server(uri):
+        return shown
+    variable = _variable(config) or (None if config.tracking_uri else "MLFLOW_TRACKING_URI")
+    return f"{mlflow} ui --backend-store-uri " + (
+        shlex.quote(uri) if shown == uri else f'"${variable}"' if variable else shlex.quote(shown)
+    )
+
+
+def without_secrets(text: str) -> str:
+    """A text with what stands before the `@` of addresses masked: `//user:***@host`, or `//***@host` where that is a token."""
+    return re.sub(r"://(?:([^\s/:@]*:)[^\s/]*|[^\s/]+)@", lambda found: f"://{found.group(1) or ''}***@", text)
+
+
+def _variable(config: MonitorConfig) -> str | None:
+    uri = config.tracking_uri or ""
+    return uri.removeprefix(_ENV) if uri.startswith(_ENV) else None

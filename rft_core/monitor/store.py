@@ -1,7 +1,6 @@
 """The MLflow store of a run: where it is, whether it answers, and the run's one entry in it."""
 
 import logging
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from rft_core import metrics
 from rft_core.errors import UserError
-from rft_core.monitor.place import SQLITE
+from rft_core.monitor.place import SQLITE, without_secrets
 
 RUN_TAG = "tidemill.run_id"
 """What a run is found by."""
@@ -150,15 +149,11 @@ def _probe(uri: str) -> None:
         return  # it answers; whether it lets this user in is MLflow's to find out
     except (OSError, ValueError) as error:
         raise UserError(
-            f"no MLflow server answers at {_without_secrets(uri)} ({error})",
+            f"no MLflow server answers at {without_secrets(uri)} ({without_secrets(str(error))})",
             "start one, or leave out `monitor.tracking_uri` and MLFLOW_TRACKING_URI for a file in the runs folder",
         ) from None
 
 
 def _failure(uri: str, error: Exception) -> UserError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return UserError(f"the MLflow store {_without_secrets(uri)} failed ({reason})", "check `monitor.tracking_uri`, and that it runs")
-
-
-def _without_secrets(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//***@", uri)
+    reason = without_secrets((str(error).strip() or type(error).__name__).splitlines()[0])
+    return UserError(f"the MLflow store {without_secrets(uri)} failed ({reason})", "check `monitor.tracking_uri`, and that it runs")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rft_core.config import ExtensionSpec
-from rft_core.errors import TidemillError
+from rft_core.errors import ConfigError, TidemillError
 from rft_core.operators.base import Attempt, Group, Operator, operators
 from rft_core.types import digest
 
@@ -57,10 +57,17 @@ def build_operators(specs: Sequence[ExtensionSpec], max_tokens: int) -> tuple[Na
     Raises:
         ConfigError: An operator is unknown, or its arguments are wrong.
     """
-    return tuple(
-        NamedOperator(spec.name, operators.build(spec.name, spec.args, f"operators.{i}", max_tokens=max_tokens))
-        for i, spec in enumerate(specs)
-    )
+    return tuple(NamedOperator(spec.name, _build(spec, f"operators.{i}", max_tokens)) for i, spec in enumerate(specs))
+
+
+def _build(spec: ExtensionSpec, key: str, max_tokens: int) -> Operator:
+    """Build an operator; one that refuses an argument knows its name, but not where it stands in the recipe."""
+    try:
+        return operators.build(spec.name, spec.args, key, max_tokens=max_tokens)
+    except ConfigError as error:
+        if error.key.startswith(f"{key}."):
+            raise
+        raise ConfigError(f"{key}.args.{error.key}", error.value, error.remedy) from None
 
 
 def pipeline_version(specs: Sequence[ExtensionSpec]) -> str:

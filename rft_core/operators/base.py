@@ -48,6 +48,9 @@ class Group:
 class Operator(Protocol):
     """A pure function over groups: the same input gives the same output, on any machine, at any time."""
 
+    needs_rewards: bool
+    """Whether it looks at rewards: it then has no place in a run that learns without them."""
+
     def __call__(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         """Return the same groups in the same order, with rewards changed or attempts marked as dropped."""
         ...

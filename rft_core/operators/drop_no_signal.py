@@ -20,6 +20,8 @@ class DropNoSignal:
     It looks at rewards as shaped so far: put it before a penalty for length, which gives groups without a right answer a spread.
     """
 
+    needs_rewards = True
+
     def __init__(self, config: DropNoSignalConfig, max_tokens: int) -> None:
         self._min_spread = config.min_spread
 

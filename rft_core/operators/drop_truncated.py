@@ -11,6 +11,8 @@ from rft_core.types import StopReason
 class DropTruncated:
     """Leave out attempts whose last answer reached the token limit: their reward says little (DAPO's overlong filtering)."""
 
+    needs_rewards = False
+
     def __init__(self, config: ExtensionConfig, max_tokens: int) -> None:
         self._config = config
 

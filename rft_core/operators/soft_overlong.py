@@ -28,14 +28,14 @@ class SoftOverlong:
     below -f.
     """
 
+    needs_rewards = True
+
     def __init__(self, config: SoftOverlongConfig, max_tokens: int) -> None:
         self._limit = config.max_tokens or max_tokens
         self._band = config.cache_tokens
         self._factor = config.factor
         if self._band > self._limit:
-            raise ConfigError(
-                "operators.soft_overlong.args.cache_tokens", self._band, f"the band can't be longer than the limit of {self._limit} tokens"
-            )
+            raise ConfigError("cache_tokens", self._band, f"the band can't be longer than the limit of {self._limit} tokens")
 
     def penalty(self, num_tokens: int) -> float:
         """What is added to the reward of an answer of so many tokens: from 0 down to -factor."""

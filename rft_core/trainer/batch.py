@@ -1,7 +1,7 @@
 """From scored groups to what the model is fed: rows with advantages, and micro-batches. No torch."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -44,8 +44,10 @@ class Batch:
 
     groups: tuple[tuple[TrainingRow, ...], ...]
     """Each with at least one row, each row with at least one trained token."""
-    num_left_out: int = 0
-    """Groups without anything to train or to learn from. They count in no denominator of the loss."""
+    group_ids: tuple[str, ...] = ()
+    """Of these groups."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Groups without anything to train or to learn from, with the reason. They count in no denominator of the loss."""
 
     @property
     def rows(self) -> tuple[TrainingRow, ...]:
@@ -65,8 +67,17 @@ def make_batch(groups: Sequence[Group], algorithm: Algorithm) -> Batch:
         groups: In the order in which they are trained.
         algorithm: Gives the advantages. One that needs no rewards is given 1 for each attempt that can be trained.
     """
-    trained = [rows for group in groups if (rows := _training_rows(group, algorithm)) and any(row.advantage for row in rows)]
-    return Batch(tuple(trained), len(groups) - len(trained))
+    trained: list[tuple[TrainingRow, ...]] = []
+    group_ids: list[str] = []
+    left_out: dict[str, str] = {}
+    for group in groups:
+        rows = _training_rows(group, algorithm)
+        if any(row.advantage for row in rows):
+            trained.append(rows)
+            group_ids.append(group.group_id)
+        else:
+            left_out[group.group_id] = "every advantage is 0" if rows else "no attempt can be trained"
+    return Batch(tuple(trained), tuple(group_ids), left_out)
 
 
 def _training_rows(group: Group, algorithm: Algorithm) -> tuple[TrainingRow, ...]:

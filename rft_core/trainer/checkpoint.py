@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rft_core.errors import CheckpointError, ModelError
 from rft_core.run_dir import file_sha256, write_whole
-from rft_core.trainer.policy import Policy
+from rft_core.trainer.policy import Policy, writing
 from rft_core.trainer.trainer import Counters, Trainer
 
 MODEL = "model"
@@ -43,10 +43,14 @@ def save(folder: Path, trainer: Trainer, step: int, extra: dict[str, Any], token
         step: The last step that it was trained on.
         extra: What the caller wants back from `load`; goes through JSON.
         tokenizer_folder: Where the tokenizer's files are copied from.
+
+    Raises:
+        OSError: The disk is full, or can't be written for another reason.
     """
     (folder / MODEL).mkdir()
     trainer.policy.save(folder / MODEL, tokenizer_folder)
-    save_file(_optimizer_tensors(trainer), folder / _OPTIMIZER)
+    with writing():
+        save_file(_optimizer_tensors(trainer), folder / _OPTIMIZER)
     counters = trainer.counters
     state = {
         "step": step,

@@ -4,6 +4,8 @@ The model itself is only asked for hidden states. Logits are made of those state
 chunks, so neither the prompt nor the whole vocabulary times the whole batch is ever held.
 """
 
+import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -125,8 +127,11 @@ class Policy:
         Args:
             folder: Exists; its files of these names are replaced.
             tokenizer_folder: Where the tokenizer's files are copied from.
+
+        Raises:
+            OSError: The disk is full, or can't be written for another reason.
         """
-        with quiet():
+        with quiet(), writing():
             self.module.save_pretrained(folder)
         for weights in folder.glob("*.safetensors"):
             # They are written for their owner alone; an engine may run as somebody else.
@@ -257,6 +262,18 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Let a full disk be an OSError: safetensors has an error of its own for it."""
+    try:
+        yield
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
 
 
 def first_line(error: Exception) -> str:

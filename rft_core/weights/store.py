@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 from rft_core.catalog import Catalog, Version
@@ -48,7 +49,9 @@ class WeightStore:
         """
         target = self._run_dir.version(version)
         manifest = self._manifest(version, step, source, hashes)
-        if not (target / MANIFEST).exists() or (target / MANIFEST).read_text() != manifest:
+        made = Version(version, step, self._run_dir.relative(target), sha256(manifest.encode()).hexdigest())
+        self._versions.check(made, self._generation)
+        if not _is_whole(target, manifest):
             try:
                 with folder_written_whole(target) as folder:
                     for name in json.loads(manifest)["files"]:
@@ -57,7 +60,7 @@ class WeightStore:
             except OSError as error:
                 raise no_space(error, target.parent) from None
         failpoint("publish.renamed")
-        self._versions.record(Version(version, step, self._run_dir.relative(target), file_sha256(target / MANIFEST)), self._generation)
+        self._versions.record(made, self._generation)
         failpoint("publish.after")
         return target
 
@@ -78,20 +81,31 @@ class WeightStore:
         """
         return fetch(self._run_dir, self._versions.find(version), version)
 
-    def collect(self, keep: int, needed: set[int]) -> list[int]:
+    def retire(self, after: int) -> None:
+        """Take back every version after one, where training does not make the same bytes again."""
+        later = [known.version for known in self._versions.all() if known.version > after]
+        self._versions.retire(after)
+        for version in later:
+            shutil.rmtree(self._run_dir.version(version), ignore_errors=True)
+
+    def collect(self, keep: int, needed: set[int]) -> list[Path]:
         """Remove the files of old versions: not of the last `keep`, the needed, the pinned, or those that a live reader uses.
 
-        A folder that can't be removed is left for the next time. Returns the versions that were removed.
+        Returns:
+            Folders that can't be removed; they are tried again the next time.
         """
         known = self._versions.all()
         stored = [version.version for version in known if version.uri is not None]
         pinned = {version.version for version in known if version.pinned}
         kept = set(stored[-keep:]) | needed | pinned | self._versions.in_use(READER_TIMEOUT_S)
-        removed = [version for version in stored if version not in kept]
-        for version in removed:
-            self._versions.forget_files(version)
-            shutil.rmtree(self._run_dir.version(version), ignore_errors=True)
-        return removed
+        for version in stored:
+            if version not in kept:
+                self._versions.forget_files(version)
+        without = {self._run_dir.version(version.version) for version in self._versions.all() if version.uri is None}
+        gone = sorted(without.intersection(self._run_dir.weights.glob("v*")))
+        for folder in gone:
+            shutil.rmtree(folder, ignore_errors=True)
+        return [folder for folder in gone if folder.exists()]
 
     def _manifest(self, version: int, step: int, source: Path, hashes: Mapping[str, str] | None) -> str:
         names = sorted(path.name for path in source.iterdir() if path.is_file() and path.name != MANIFEST)
@@ -115,9 +129,9 @@ def fetch(run_dir: RunDir, known: Version | None, version: int) -> Path:
     folder = run_dir.resolve(known.uri)
     if not (folder / MANIFEST).exists() or file_sha256(folder / MANIFEST) != known.sha256:
         raise WeightsError(f"{folder / MANIFEST} is missing or altered", "publish the version again from its checkpoint")
-    for name, expected in json.loads((folder / MANIFEST).read_text())["files"].items():
-        if not (folder / name).exists() or file_sha256(folder / name) != expected:
-            raise WeightsError(f"{folder / name} is missing, torn or altered", "publish the version again from its checkpoint")
+    damaged = _damaged(folder, (folder / MANIFEST).read_text())
+    if damaged is not None:
+        raise WeightsError(f"{damaged} is missing, torn or altered", "publish the version again from its checkpoint")
     return folder
 
 
@@ -134,6 +148,18 @@ def newest_complete(run_dir: RunDir, versions: list[Version]) -> tuple[int, Path
             except WeightsError:
                 continue
     raise WeightsError(f"{run_dir.root} holds no whole version", "a run has one after its first checkpoint")
+
+
+def _is_whole(folder: Path, manifest: str) -> bool:
+    """Whether a folder holds exactly what a manifest says."""
+    written = folder / MANIFEST
+    return written.exists() and written.read_text() == manifest and _damaged(folder, manifest) is None
+
+
+def _damaged(folder: Path, manifest: str) -> Path | None:
+    """The first file that is not what the manifest says."""
+    files = json.loads(manifest)["files"]
+    return next((folder / name for name in files if not (folder / name).exists() or file_sha256(folder / name) != files[name]), None)
 
 
 def _link(source: Path, target: Path) -> None:

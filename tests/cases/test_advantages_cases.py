@@ -53,7 +53,7 @@ def test_b03_one_reward_among_missing_ones_is_no_signal() -> None:
     """trl PR #5773: a group of None x 7 and 1.0 made its spread, and so every advantage, NaN."""
     assert group_normalised(np.array([NAN] * 7 + [1.0])).tolist() == [0.0] * 8
     batch = make_batch([Group("g", (*[_attempt(None)] * 7, _attempt(1.0)))], algorithms.build("grpo", {}, "algorithm"))
-    assert batch.groups == () and batch.num_left_out == 1
+    assert batch.groups == () and batch.left_out == {"g": "every advantage is 0"}
 
 
 @pytest.mark.parametrize("reward", [0.35, 0.3, 0.1, 1 / 3, 1e5 + 0.1])
@@ -105,6 +105,6 @@ def test_b39_a_row_whose_answer_was_cut_away_is_skipped() -> None:
         [Group("g", (_attempt(None, completion=()),)), Group("h", (_attempt(None),))], algorithms.build("sft", {}, "algorithm")
     )
     assert len(batch.groups) == 1
-    assert batch.num_left_out == 1
+    assert batch.left_out == {"g": "no attempt can be trained"}
     nothing = make_batch([Group("g", (_attempt(None, completion=()),))], algorithms.build("sft", {}, "algorithm"))
     assert nothing.groups == ()

@@ -22,12 +22,12 @@ def group_ids(leases: Sequence[Lease]) -> list[str]:
     return [group(one).group_id for one in leases]
 
 
-def store(catalog: Catalog, key: str, leases: Sequence[Lease], statuses: Sequence[str] = (), uri: str | None = None) -> StoredFile:
+def store(catalog: Catalog, key: str, leases: Sequence[Lease], statuses: Sequence[str] = (), rejected: str | None = None) -> StoredFile:
     """Commit a segment that holds a group for each lease."""
-    file = StoredFile(uri or f"segments/{key}.parquet", 4 * len(leases), "0" * 64)
+    file = StoredFile(f"segments/{key}.parquet", 4 * len(leases), "0" * 64)
     catalog.segments.intend(key, file.uri)
     groups = [group(one, status) for one, status in zip(leases, statuses or ["ready"] * len(leases), strict=True)]
-    catalog.segments.commit(key, file, 100, "explorer", leases[0].step, 1, groups)
+    catalog.segments.commit(key, file, 100, "explorer", leases[0].step, 1, groups, rejected)
     return file
 
 
@@ -36,4 +36,4 @@ def claim(catalog: Catalog, step: int, ids: Sequence[str], generation: int, stal
 
 
 def commit(catalog: Catalog, step: int, ids: Sequence[str], generation: int, loss: float = 0.5) -> None:
-    catalog.claims.commit_step(StepRow(step, "trained", step, {"loss": loss}, None, 1.0, 0.0), ids, generation)
+    catalog.claims.commit_step(StepRow(step, "trained", step, {"loss": loss}, None, 1.0, 0.0), ids, {}, generation)

@@ -60,6 +60,21 @@ def test_a_group_is_trained_first_by_one_step(catalog: Catalog) -> None:
     ]
 
 
+def test_claimed_groups_without_anything_to_learn_from_are_dropped(catalog: Catalog) -> None:
+    issued = lease(catalog, 1, 3)
+    store(catalog, "a", issued)
+    generation = catalog.claims.take_over("t")
+    ids = group_ids(issued)
+    claim(catalog, 1, ids, generation)
+    left_out = {ids[1]: "all rewards equal"}
+    for _ in range(2):
+        catalog.claims.commit_step(StepRow(1, "trained", 1, {}, None, 1.0, 0.0), [ids[0], ids[2]], left_out, generation)
+        assert catalog.leases.of_step(1) == {0: "trained", 1: "dropped", 2: "trained"}
+    # A step that trained it before keeps it, whatever a later one says.
+    catalog.claims.commit_step(StepRow(2, "trained", 2, {}, None, 1.0, 0.0), [], {ids[0]: "nothing to learn"}, generation)
+    assert catalog.leases.of_step(1)[0] == "trained"
+
+
 def test_steps_are_read_in_order_up_to_a_number(catalog: Catalog) -> None:
     generation = catalog.claims.take_over("t")
     for step in (2, 1, 10):
@@ -93,6 +108,6 @@ def test_a_replaced_trainer_can_commit_nothing(catalog: Catalog) -> None:
 def test_an_empty_step_counts(catalog: Catalog) -> None:
     generation = catalog.claims.take_over("t")
     claim(catalog, 1, [], generation)
-    catalog.claims.commit_step(StepRow(1, "skipped", 1, {}, "checkpoints/000001", 1.0, 0.0), [], generation)
+    catalog.claims.commit_step(StepRow(1, "skipped", 1, {}, "checkpoints/000001", 1.0, 0.0), [], {}, generation)
     (row,) = catalog.claims.steps()
     assert (row.status, row.checkpoint, row.metrics) == ("skipped", "checkpoints/000001", {})

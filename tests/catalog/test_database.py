@@ -67,7 +67,7 @@ def test_a_reader_sees_one_state_while_others_write(catalog: Catalog) -> None:
 def test_a_transaction_that_fails_leaves_nothing(catalog: Catalog) -> None:
     def fail_halfway() -> None:
         with catalog._database.write() as connection:
-            connection.exec_driver_sql("insert into cursors values ('tasks', 7)")
+            connection.exec_driver_sql("insert into cursors (name, position) values ('tasks', 7)")
             raise ValueError("halfway")
 
     with pytest.raises(ValueError, match="halfway"):

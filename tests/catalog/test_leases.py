@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rft_core.catalog import Catalog
+from rft_core.errors import RunError
 from tests.catalog.ledger import claim, commit, lease, store, task_id_at
 
 
@@ -80,6 +81,44 @@ def test_only_what_expired_of_the_same_step_is_issued_again(catalog: Catalog) ->
     assert [(one.slot, one.epoch) for one in lease(catalog, 1, 0)] == [(2, 1)]
     assert catalog.leases.of_step(1) == {0: "ready", 1: "ready", 2: "in_flight"}
     assert catalog.leases.of_step(2) == {0: "expired"}
+
+
+def test_a_rejected_rollout_is_tried_again_in_its_slots(catalog: Catalog) -> None:
+    first = lease(catalog, 1, 2)
+    assert catalog.leases.num_to_reissue(1) == 0
+    store(catalog, "a", first, ["failed", "failed"], rejected="3 of 4 attempts failed")
+    assert catalog.leases.fates() == {"failed": 2}
+    assert {row[-1] for row in catalog.relation("fates")[1]} == {"3 of 4 attempts failed"}
+    assert catalog.leases.num_to_reissue(1) == 2
+    again = lease(catalog, 1, 0)
+    assert [(one.slot, one.task_id, one.epoch) for one in again] == [(0, "task-0", 1), (1, "task-1", 1)]
+    assert catalog.leases.num_to_reissue(1) == 0
+    # A group that failed by itself is not.
+    store(catalog, "b", again, ["ready", "failed"])
+    assert lease(catalog, 1, 0) == []
+    assert catalog.leases.fates() == {"failed": 3, "ready": 1}
+
+
+def test_the_step_that_took_the_last_task_is_known(catalog: Catalog) -> None:
+    lease(catalog, 1, 3, end=5)
+    assert catalog.leases.exhausted_at(5) is None
+    lease(catalog, 2, 3, end=5)
+    assert catalog.leases.exhausted_at(5) == 2
+    assert catalog.leases.exhausted_at(6) is None
+    assert catalog.leases.exhausted_at(None) is None
+    # Also while that step is done once more after a kill.
+    catalog.leases.expire_open("killed")
+    lease(catalog, 1, 0, end=5)
+    assert catalog.leases.exhausted_at(5) == 2
+
+
+def test_a_cursor_belongs_to_one_task_set(catalog: Catalog) -> None:
+    catalog.leases.bind("a")
+    lease(catalog, 1, 3)
+    catalog.leases.bind("a")
+    with pytest.raises(RunError, match="the task set is another one than this run began with; restore its file"):
+        catalog.leases.bind("b")
+    assert [one.position for one in lease(catalog, 2, 1)] == [3]
 
 
 def test_an_open_lease_is_found_by_its_step(catalog: Catalog) -> None:

@@ -20,7 +20,7 @@ def test_a_commit_makes_the_segment_and_closes_its_leases(catalog: Catalog) -> N
     assert catalog.leases.open(1) == []
     assert [one.group_id for one in catalog.claims.ready()] == group_ids(issued)
     assert catalog.segments.groups_of("a") == group_ids(issued)
-    assert catalog.segments.of_groups(group_ids(issued)) == {one: ("a", file) for one in group_ids(issued)}
+    assert catalog.segments.of_groups(group_ids(issued)) == dict.fromkeys(group_ids(issued), ("a", file))
 
 
 def test_a_swept_writer_fails_and_leaves_nothing(catalog: Catalog) -> None:
@@ -100,7 +100,7 @@ def test_a_second_overlay_of_the_same_key_changes_nothing(catalog: Catalog) -> N
     store(catalog, "a", issued)
     overlay(catalog, "p", "a", {group_ids(issued)[0]: "op: why"}, uri="overlays/first.parquet")
     snapshot = catalog.segments.snapshot()
-    overlay(catalog, "p", "a", {one: "op: again" for one in group_ids(issued)}, uri="overlays/second.parquet")
+    overlay(catalog, "p", "a", dict.fromkeys(group_ids(issued), "op: again"), uri="overlays/second.parquet")
     assert catalog.segments.snapshot() == snapshot
     found = catalog.segments.overlay("p", "a")
     assert found is not None
@@ -117,7 +117,7 @@ def test_an_overlay_drops_only_what_is_ready(catalog: Catalog) -> None:
     claim(catalog, 1, group_ids(issued)[:1], generation)
     commit(catalog, 1, group_ids(issued)[:1], generation)
     # Shaped again under another pipeline, as later offline use does: the first fate stays.
-    overlay(catalog, "p", "a", {one: "op: all rewards equal" for one in group_ids(issued)})
+    overlay(catalog, "p", "a", dict.fromkeys(group_ids(issued), "op: all rewards equal"))
     assert catalog.leases.of_step(1) == {0: "trained", 1: "failed", 2: "dropped", 3: "pending"}
     columns, rows = catalog.relation("fates")
     reasons = {row[list(columns).index("slot")]: row[list(columns).index("reason")] for row in rows}

@@ -36,15 +36,20 @@ def ask(server: Server, path: str, question: dict[str, Any]) -> list[dict[str, A
     return found
 
 
-def test_a_run_shows_its_steps_figures_and_samples_in_prefect(server: Server, tmp_path: Path, tiny_policy: Path) -> None:
-    values = recipe(tmp_path, tiny_policy, name="shown", steps=3)
-    path = write(tmp_path, values)
-    done = rft(server, "run", str(path), "--json", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def shown(server: Server, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the run `shown` was made."""
+    folder = tmp_path_factory.mktemp("shown")
+    write(folder, recipe(folder, tiny_policy, name="shown", steps=3))
+    done = rft(server, "run", "recipe.yaml", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "completed"
     events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert [event["step"] for event in events if event["event"] == "step"] == [1, 2, 3]
+    return folder
 
+
+def test_a_run_shows_its_steps_figures_and_samples_in_prefect(server: Server, shown: Path) -> None:
     flow_runs = ask(server, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["shown"]}}})
     assert [run["state_type"] for run in flow_runs] == ["COMPLETED"]
     task_runs = ask(server, "task_runs/filter", {"flow_runs": {"id": {"any_": [flow_runs[0]["id"]]}}})
@@ -56,22 +61,20 @@ def test_a_run_shows_its_steps_figures_and_samples_in_prefect(server: Server, tm
     assert "| answer | reward | why |" in artifacts["shown-samples"]["data"]
     assert artifacts["shown-progress"]["data"] == pytest.approx(100.0)
 
-    again = rft(server, "run", str(path), cwd=tmp_path)
+
+def test_the_same_command_again_has_nothing_to_do(server: Server, shown: Path) -> None:
+    again = rft(server, "run", "recipe.yaml", cwd=shown)
     assert again.returncode == 0
     assert "nothing to do: all 3 steps are done" in again.stderr
 
 
-def always_raises(task: object, answer: str) -> float:
-    raise ValueError("no grader here")
-
-
 def test_all_attempts_failing_is_exit_code_1_and_one_line(server: Server, tmp_path: Path, tiny_policy: Path) -> None:
-    values = recipe(tmp_path, tiny_policy, name="failing", steps=3, rewards=[{"name": "tests.flows.test_run:always_raises"}])
+    values = recipe(tmp_path, tiny_policy, name="failing", steps=3, rewards=[{"name": "tests.graders:always_raises"}])
     values["data"]["evaluation"] = None
     done = rft(server, "run", str(write(tmp_path, values)), cwd=tmp_path)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("rft: 16 of 16 attempts of step 1 failed: 16 x RewardError: ")
+    assert last.startswith("rft: step 1: 16 of 16 attempts failed: 16 x RewardError: ")
     assert "no grader here" in last
     assert "Traceback" not in done.stderr
     states = ask(server, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["failing"]}}})
@@ -80,31 +83,7 @@ def test_all_attempts_failing_is_exit_code_1_and_one_line(server: Server, tmp_pa
     assert json.loads(rows.stdout) == [{"n": 16}]
 
 
-HOLD = """
-import fcntl, sys, time
-file = open(sys.argv[1], "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-file.write("process 7 on here")
-file.flush()
-print("held", flush=True)
-time.sleep(60)
-"""
-
-
-def test_a_second_run_of_the_same_folder_is_refused(server: Server, tmp_path: Path, tiny_policy: Path) -> None:
-    values = recipe(tmp_path, tiny_policy, name="busy")
-    folder = loop.run_dir(values)
-    folder.create()
-    path = write(tmp_path, values)
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder.lock_file)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        done = rft(server, "run", str(path), cwd=tmp_path)
-        holder.kill()
-    assert done.returncode == 2
-    assert "is in use by process 7 on here" in done.stderr.splitlines()[-1]
-
-
+@pytest.mark.long
 def test_another_recipe_is_refused_on_resume_by_key(server: Server, tmp_path: Path, tiny_policy: Path) -> None:
     path = write(tmp_path, recipe(tmp_path, tiny_policy, name="changed", steps=1))
     assert rft(server, "run", str(path), cwd=tmp_path).returncode == 0
@@ -115,7 +94,7 @@ def test_another_recipe_is_refused_on_resume_by_key(server: Server, tmp_path: Pa
     assert json.loads(more.stdout)["steps"] == 2
 
 
-@pytest.mark.parametrize("delay_s", [0.5, 2.0, 4.0])
+@pytest.mark.parametrize("delay_s", [2.0, pytest.param(0.5, marks=pytest.mark.long), pytest.param(4.0, marks=pytest.mark.long)])
 def test_a_killed_flow_run_goes_on(delay_s: float, server: Server, tmp_path: Path, tiny_policy: Path, empty_mlflow_store: Path) -> None:
     reference = recipe(tmp_path / "unharmed", tiny_policy, steps=6)
     assert loop.run_in_child(reference) == 0
@@ -144,26 +123,24 @@ def test_a_killed_flow_run_goes_on(delay_s: float, server: Server, tmp_path: Pat
     loop.check_mlflow(values)
 
 
-def test_bench_show_sql_and_export(server: Server, tmp_path: Path, tiny_policy: Path) -> None:
-    path = write(tmp_path, recipe(tmp_path, tiny_policy, name="asked", steps=2))
-    assert rft(server, "run", str(path), cwd=tmp_path).returncode == 0
-    scored = json.loads(rft(server, "bench", "asked", "--json", cwd=tmp_path).stdout)
-    assert [row["version"] for row in scored] == [0, 2]
-    shown = json.loads(rft(server, "show", "asked", "--json", cwd=tmp_path).stdout)
-    assert shown["steps"] == "2 of 2"
-    evaluated = {row["version"]: row["exact"] for row in shown["evaluations"]}
-    assert {row["version"]: row["exact"] for row in scored} == evaluated
-    answer = rft(server, "sql", "asked", "select step, avg(reward) from experiences group by 1 order by 1", cwd=tmp_path)
-    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["step", "1", "2"]
-    wrong = rft(server, "sql", "asked", "select nothing from experiences", cwd=tmp_path)
+def test_bench_show_sql_and_export(server: Server, shown: Path) -> None:
+    scored = json.loads(rft(server, "bench", "shown", "--json", cwd=shown).stdout)
+    assert [row["version"] for row in scored] == [0, 2, 3]
+    described = json.loads(rft(server, "show", "shown", "--json", cwd=shown).stdout)
+    assert described["steps"] == "3 of 3"
+    evaluated = {row["version"]: row["exact"] for row in described["evaluations"]}
+    assert evaluated.items() <= {row["version"]: row["exact"] for row in scored}.items()
+    answer = rft(server, "sql", "shown", "select step, avg(reward) from experiences group by 1 order by 1", cwd=shown)
+    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["step", "1", "2", "3"]
+    wrong = rft(server, "sql", "shown", "select nothing from experiences", cwd=shown)
     assert wrong.returncode == 2
     assert "nothing" in wrong.stderr
-    exported = rft(server, "export", "asked", "out", cwd=tmp_path)
+    exported = rft(server, "export", "shown", "out", cwd=shown)
     assert exported.returncode == 0, exported.stderr
     from transformers import AutoModelForCausalLM
 
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.model_type == "llama"
-    assert "is there already" in rft(server, "export", "asked", "out", cwd=tmp_path).stderr
+    assert AutoModelForCausalLM.from_pretrained(shown / "out").config.model_type == "llama"
+    assert "is there already" in rft(server, "export", "shown", "out", cwd=shown).stderr
 
 
 def test_the_tests_use_this_checkout() -> None:

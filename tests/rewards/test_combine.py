@@ -148,7 +148,7 @@ def test_a_module_that_breaks_when_it_is_imported_is_named(tmp_path: Path, monke
     (tmp_path / "breaks_at_import.py").write_text("raise ValueError('at import')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(
-        ConfigError, match=r"rewards.0: found 'breaks_at_import:f'; it must load without an error \(ValueError: at import\)"
+        ConfigError, match=r"rewards.0.name: found 'breaks_at_import:f'; it must load without an error \(ValueError: at import\)"
     ):
         RewardSet([RewardSpec(name="breaks_at_import:f")])
 

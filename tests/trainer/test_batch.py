@@ -21,7 +21,7 @@ def test_advantages_of_a_group_reach_its_rows(group: Callable[..., Group]) -> No
     assert [row.tokens for row in batch.rows][2] == (3, 4, 7, 8)
     assert batch.rows[2].trained == (2, 3)
     assert batch.rows[2].inputs == (3, 4, 7)
-    assert batch.num_left_out == 0
+    assert (batch.group_ids, batch.left_out) == (("g",), {})
 
 
 def test_what_can_not_be_trained_is_left_out_of_statistics_and_rows(group: Callable[..., Group]) -> None:
@@ -45,14 +45,19 @@ def test_every_turn_of_an_attempt_has_its_advantage(group: Callable[..., Group])
 
 def test_groups_that_teach_nothing_are_counted_and_left_out(group: Callable[..., Group]) -> None:
     groups = [
-        group([1.0, 1.0], [[5], [6]]),
-        group([None, None], [[5], [6]]),
-        group([1.0, 0.0], [[], []]),
-        group([1.0, 0.0], [[5], [6]]),
+        replace(group([1.0, 1.0], [[5], [6]]), group_id="all right"),
+        replace(group([None, None], [[5], [6]]), group_id="not scored"),
+        replace(group([1.0, 0.0], [[], []]), group_id="nothing said"),
+        replace(group([1.0, 0.0], [[5], [6]]), group_id="good"),
     ]
     batch = make_batch(groups, GRPO)
     assert len(batch.groups) == 1
-    assert batch.num_left_out == 3
+    assert batch.group_ids == ("good",)
+    assert batch.left_out == {
+        "all right": "every advantage is 0",
+        "not scored": "no attempt can be trained",
+        "nothing said": "no attempt can be trained",
+    }
 
 
 def test_without_rewards_every_live_attempt_is_trained(group: Callable[..., Group]) -> None:

@@ -127,7 +127,7 @@ def test_an_empty_batch_moves_nothing(trainer: MakeTrainer, random_batch: MakeBa
     with_hole, without = (trainer(schedule="linear", total_steps=4) for _ in range(2))
     first = with_hole.step(1, random_batch(1))
     before = _weights(with_hole)
-    empty = with_hole.step(2, Batch((), num_left_out=8))
+    empty = with_hole.step(2, Batch((), left_out={"g": "no attempt can be trained"}))
     assert torch.equal(_weights(with_hole), before)
     assert empty == {metrics.NUM_GROUPS: 0, metrics.NUM_TOKENS: 0, metrics.NUM_UPDATES: 0, metrics.SKIPPED_UPDATES: 0}
     second = with_hole.step(3, random_batch(2))

@@ -1,5 +1,6 @@
 """One request on its way through the `hf` engine. The only module here without torch: the light half makes rows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,8 @@ class Row:
     """The most tokens that may be sampled."""
     uniforms_T: npt.NDArray[np.float64]
     """Shape (limit,), in [0, 1): one for each token, drawn at admission from the request's own seed."""
+    on_start: Callable[[], object] = lambda: None
+    """Told, in the computing thread, when the row is admitted."""
     withdrawn: bool = False
     """Set by the event loop when nobody waits any more; the computing thread drops the row at its next token."""
     tokens: list[int] = field(default_factory=list)

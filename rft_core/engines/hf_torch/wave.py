@@ -82,6 +82,7 @@ class Wave:
         rows: list[Row] = []
         while self._waiting and len(rows) < count and self._waiting[0].request.prompt_tokens in self._prompts:
             rows.append(self._waiting.popleft())
+            rows[-1].on_start()
         return rows
 
     def _place(self, rows: list[Row], slots: list[int]) -> None:
