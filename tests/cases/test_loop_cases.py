@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rft_core.errors import RolloutError
+from tests import loop
 from tests.tasks.runs import Runs
 
 
@@ -35,23 +36,38 @@ def test_b02_attempts_without_a_reward_are_stored_counted_and_not_trained(runs: 
     assert found.metric("trainer/advantage_std") == [pytest.approx(0.5**0.5, rel=1e-4)]
 
 
-def test_b27_a_run_that_is_resumed_at_the_end_of_an_epoch_goes_on(runs: Runs) -> None:
-    """verl #7401: saved at the end of an epoch and resumed, a run skipped the next one and ended well without a step."""
-    values = runs.recipe("abcd", steps=2, checkpoint__every=1)
-    runs.run(values)
-    heard = runs.run({**values, "steps": 4})
+def test_b27_more_steps_go_on_as_if_they_had_been_there_from_the_start(runs: Runs) -> None:
+    """verl #7401: a run that was resumed at the end of an epoch skipped one and ended without a step."""
+    whole = runs.recipe("abcd", name="whole", steps=4)
+    runs.run(whole)
+    values = runs.recipe("abcd", steps=2)  # ends at the end of the first epoch
+    assert runs.run(values).steps == [1, 2]
+    values["steps"] = 4
+    heard = runs.run(values)
+    assert heard.begun == [(2, 4)]
     assert heard.steps == [3, 4]
-    leased = runs.look(values).ask("select task_id, count(*) as n from leases group by 1")
-    assert [row["n"] for row in leased] == [2, 2, 2, 2]
+    found, expected = runs.look(values), runs.look(whole)
+    assert found.weights(4) == expected.weights(4)
+    assert found.fates == expected.fates == {"trained": 8}
+    assert [row["n"] for row in found.ask("select count(*) as n from leases group by task_id order by task_id")] == [
+        row["n"] for row in expected.ask("select count(*) as n from leases group by task_id order by task_id")
+    ]
+    summary = loop.summary(values)
+    assert (summary["steps"], summary["steps_this_time"]) == (4, 2)
 
 
 def test_b29_steps_or_epochs_whichever_ends_first(runs: Runs) -> None:
     """NeMo-RL PR #3248: with epochs 2 and steps 1000 the run went on to step 1000."""
-    values = runs.recipe("abc", steps=1000, epochs=2)
+    values = runs.recipe("abcde", steps=1000, epochs=1)
     runs.run(values)
     found = runs.look(values)
-    assert len(found.steps) == 3
-    assert found.num_issued == 6
+    assert found.per_step == {1: 2, 2: 2, 3: 1}
+    assert found.statuses() == "ttt"
+    assert found.ask("select count(distinct task_id) as n from leases") == [{"n": 5}]
+    assert "000003" in found.folders("checkpoints")
+    fewer = runs.recipe("abcde", name="fewer", steps=2, epochs=3)
+    runs.run(fewer)
+    assert runs.look(fewer).per_step == {1: 2, 2: 2}
 
 
 def test_b38_raw_lengths_are_logged_although_truncated_answers_are_dropped(runs: Runs) -> None:

@@ -6,19 +6,6 @@ from rft_core.errors import RolloutError, TrainingError
 from tests.tasks.runs import Runs
 
 
-@pytest.mark.parametrize(("steps", "epochs", "per_step"), [(1000, 1, {1: 2, 2: 2, 3: 1}), (2, 3, {1: 2, 2: 2})])
-def test_the_run_ends_at_steps_or_epochs_whichever_is_less(steps: int, epochs: int | None, per_step: dict[int, int], runs: Runs) -> None:
-    """NeMo-RL PR #3248: with a number of steps and of epochs, the epochs were ignored."""
-    values = runs.recipe("abcde", steps=steps, epochs=epochs)
-    runs.run(values)
-    found = runs.look(values)
-    assert found.per_step == per_step
-    assert found.statuses() == "t" * len(per_step)
-    if epochs == 1:
-        assert found.ask("select count(distinct task_id) as n from leases") == [{"n": 5}]
-    assert f"{len(per_step):06d}" in found.folders("checkpoints")
-
-
 def test_a_short_batch_trains_what_is_left(runs: Runs) -> None:
     values = runs.recipe("a...bc", steps=3)
     runs.run(values)

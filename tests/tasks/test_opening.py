@@ -29,26 +29,6 @@ def test_a_finished_run_does_nothing_and_says_so(runs: Runs, finished: Recipe) -
     assert loop.summary(values) == summary
 
 
-def test_more_steps_go_on_as_if_they_had_been_there_from_the_start(runs: Runs) -> None:
-    """verl #7401: a run that was resumed at the end of an epoch skipped one and ended without a step."""
-    whole = runs.recipe("abcd", name="whole", steps=4)
-    runs.run(whole)
-    values = runs.recipe("abcd", steps=2)  # ends at the end of the first epoch
-    assert runs.run(values).steps == [1, 2]
-    values["steps"] = 4
-    heard = runs.run(values)
-    assert heard.begun == [(2, 4)]
-    assert heard.steps == [3, 4]
-    found, expected = runs.look(values), runs.look(whole)
-    assert found.weights(4) == expected.weights(4)
-    assert found.fates == expected.fates == {"trained": 8}
-    assert [row["n"] for row in found.ask("select count(*) as n from leases group by task_id order by task_id")] == [
-        row["n"] for row in expected.ask("select count(*) as n from leases group by task_id order by task_id")
-    ]
-    summary = loop.summary(values)
-    assert (summary["steps"], summary["steps_this_time"]) == (4, 2)
-
-
 @pytest.mark.parametrize(
     ("key", "value"), [("rollout", "group_size"), ("trainer", "learning_rate"), ("data", "train"), ("seed", None), ("rewards", None)]
 )
