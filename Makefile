@@ -35,7 +35,7 @@ quickstart: setup ## Fine-tune a small model on two CPU cores and see it get bet
 	@$(BIN)/rft run deployments/recipes/quickstart.yaml
 
 test: setup check ## Check, then run the tests that take seconds
-	@$(BIN)/python -m pytest -m "not long"
+	@$(BIN)/python -m pytest -m "not long" -n 2 --dist loadgroup
 
 test-long: setup ## Run the tests that take longer
 	@$(BIN)/python -m pytest -m long

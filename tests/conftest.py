@@ -19,8 +19,12 @@ for _foreign in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "PREFECT_API_URL"
     os.environ.pop(_foreign, None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Keep what shares one Prefect server in one process, and skip what needs a GPU where there is none."""
+    for item in items:
+        if "server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("prefect"))
     waiting = [item for item in items if item.get_closest_marker("gpu")]
     if not waiting:
         return

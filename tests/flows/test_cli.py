@@ -95,6 +95,11 @@ def test_a_prefect_server_that_does_not_answer_is_one_line(tmp_path: Path, tiny_
     assert not (tmp_path / "runs").exists()
 
 
+def heed_ctrl_c() -> None:
+    """A process that was started in the background ignores Ctrl-C, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 SLEEPY = """
 import time
 
@@ -107,7 +112,9 @@ def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path, tiny_shape: Path) 
     (tmp_path / "sleepy.py").write_text(SLEEPY)
     path = write(tmp_path, recipe(tmp_path, tiny_shape, rewards=[{"name": "sleepy:reward"}]))
     command = [sys.executable, "-m", "flows.cli", "plan", str(path)]
-    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heeding = {"preexec_fn": heed_ctrl_c}
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, **pipes, **heeding) as child:
         assert child.stdout is not None
         assert child.stderr is not None
         assert child.stdout.readline() == "asleep\n"
@@ -136,6 +143,7 @@ def on_a_terminal(arguments: list[str], cwd: Path, stop_at: str | None = None, *
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
+        preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - it calls nothing that a thread could hold
     )
     os.close(theirs)
     shown = b""
