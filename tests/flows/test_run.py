@@ -94,7 +94,8 @@ def test_another_recipe_is_refused_on_resume_by_key(server: Server, tmp_path: Pa
     assert json.loads(more.stdout)["steps"] == 2
 
 
-@pytest.mark.parametrize("delay_s", [2.0, pytest.param(0.5, marks=pytest.mark.long), pytest.param(4.0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("delay_s", [0.5, 2.0, 4.0])
 def test_a_killed_flow_run_goes_on(delay_s: float, server: Server, tmp_path: Path, tiny_policy: Path, empty_mlflow_store: Path) -> None:
     reference = recipe(tmp_path / "unharmed", tiny_policy, steps=6)
     assert loop.run_in_child(reference) == 0
