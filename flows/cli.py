@@ -47,7 +47,9 @@ def init(path: Annotated[Path, typer.Argument(help="Where to write the recipe.")
         raise UserError(
             f"{path} can't be written ({error.strerror})", "name a file in a folder that is there and can be written to"
         ) from None
-    print(f"wrote {path}; look at it, then: {program('rft')} plan {shlex.quote(str(path))}")
+    print(
+        f"wrote {path}; put your tasks into tasks.jsonl or name another source in it, then: {program('rft')} plan {shlex.quote(str(path))}"
+    )
 
 
 @app.command()
@@ -189,7 +191,7 @@ def _changes(changes: list[str] | None) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for change in changes or ():
         key, equals, value = change.partition("=")
-        if not equals:
+        if not equals or not key:
             raise UserError(f"--set {change}", "KEY=VALUE is right, as in --set steps=20")
         try:
             parsed[key] = yaml.safe_load(value)

@@ -59,6 +59,7 @@ def describe(run_dir: RunDir) -> dict[str, Any]:
         "mode": config.mode,
         "algorithm": config.algorithm.name,
         "steps": f"{len(steps)} of {config.steps}",
+        "failed": run_dir.failure_file.read_text().strip() if run_dir.failure_file.exists() else None,
         "last_step": dict(newest.metrics) if newest else {},
         "fates": catalog.leases.fates(),
         "leases": catalog.leases.num_issued(),
@@ -89,7 +90,9 @@ def render(shown: dict[str, Any] | list[dict[str, Any]]) -> str:
     """What `rft show` prints."""
     if isinstance(shown, list):
         return table(list(shown)) if shown else "no runs here; `make quickstart` or `rft run RECIPE` makes one"
-    parts = [f"{key.replace('_', ' ')}: {value}" for key, value in shown.items() if not isinstance(value, dict | list)]
+    parts = [
+        f"{key.replace('_', ' ')}: {value}" for key, value in shown.items() if value is not None and not isinstance(value, dict | list)
+    ]
     for key, value in shown.items():
         rows = [{"name": k, "value": v} for k, v in value.items()] if isinstance(value, dict) else value
         if isinstance(rows, list) and rows:

@@ -127,9 +127,13 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+TIMES_FROM = 1e6
+"""Numbers from here on are shown to three decimals, not to four digits: they are times or counts."""
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.4g}" if abs(value) < TIMES_FROM else f"{value:.3f}"
     return str(value).replace("\n", "\\n")

@@ -46,6 +46,11 @@ class RunDir:
         return self.root / "summary.json"
 
     @property
+    def failure_file(self) -> Path:
+        """Why the run ended before its last step, in one line; not there while it runs, and after it went on."""
+        return self.root / "failure.txt"
+
+    @property
     def lock_file(self) -> Path:
         """Held by the process that runs the loop."""
         return self.root / "run.lock"

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -49,9 +49,11 @@ async def opened(config: RunConfig) -> AsyncIterator[Session]:
     with _locked(run_dir):
         before = _earlier_recipe(run_dir, config)
         async with AsyncExitStack() as parts:
+            parts.push(partial(_leave_reason, run_dir))
             session = await _assemble(config, run_dir, parts)
             await _go_on(session, before)
             write_whole(run_dir.recipe_file, dump(config))  # only now: a recipe that can't be opened binds nobody
+            run_dir.failure_file.unlink(missing_ok=True)
             live[session.run_id] = session
             parts.callback(live.pop, session.run_id)
             yield session
@@ -143,6 +145,15 @@ async def _assemble(config: RunConfig, run_dir: RunDir, parts: AsyncExitStack) -
         computer=computer,
         progress=progress,
     )
+
+
+def _leave_reason(run_dir: RunDir, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    """Leave the reason of a failure with the run, for `rft show`; a run that went on to its end has none."""
+    if error is None:
+        run_dir.failure_file.unlink(missing_ok=True)
+    elif isinstance(error, Exception):
+        with suppress(OSError, TidemillError):  # a full disk may be the very reason
+            write_whole(run_dir.failure_file, f"{type(error).__name__}: {error}\n")
 
 
 async def _finish(monitor: Monitor, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -64,6 +64,8 @@ class Questions:
         Raises:
             QueryError: DuckDB's message, with its position.
         """
+        if not question.strip():
+            raise QueryError("the question is empty", f"the views are {', '.join(VIEWS)}")
         try:
             answer = self._connection.sql(question)
             return pa.table({}) if answer is None else answer.to_arrow_table()

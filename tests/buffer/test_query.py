@@ -172,8 +172,12 @@ def test_a_question_that_cannot_be_answered_says_where(question: str, said: str,
 
 
 def test_what_has_no_answer_is_an_empty_table(questions: Questions) -> None:
-    assert questions.ask("").to_pylist() == []
     assert questions.ask("-- nothing").to_pylist() == []
+
+
+def test_an_empty_question_is_refused(questions: Questions) -> None:
+    with pytest.raises(QueryError, match="the question is empty"):
+        questions.ask(" ")
 
 
 def test_the_run_itself_cannot_be_changed(filled: Table) -> None:

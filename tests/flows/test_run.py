@@ -79,6 +79,8 @@ def test_all_attempts_failing_is_exit_code_1_and_one_line(server: Server, tmp_pa
     assert "Traceback" not in done.stderr
     states = ask(server, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["failing"]}}})
     assert [run["state_type"] for run in states] == ["FAILED"]
+    shown = json.loads(rft(server, "show", "failing", "--json", cwd=tmp_path).stdout)
+    assert shown["failed"].startswith("RolloutError: step 1: 16 of 16 attempts failed")
     rows = rft(server, "sql", "failing", "select count(*) as n from experiences where error is not null", "--json", cwd=tmp_path)
     assert json.loads(rows.stdout) == [{"n": 16}]
 
