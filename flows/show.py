@@ -1,89 +1,135 @@
-"""What people are shown of runs: how one stands, questions in SQL, exports, and the last words of `rft run`."""
+"""`rft show`: how runs stand, and the last words of `rft run`."""
 
 import os
 import shlex
-import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.terminal import program, table
-from rft_core.buffer import Questions, read_answers
-from rft_core.catalog import HELD_OUT, Catalog, best
-from rft_core.config import RunConfig, read_recipe
+from flows.table import OpenRun, open_run
+from flows.terminal import duration, program, table
+from rft_core.buffer import read_answers
+from rft_core.catalog import HELD_OUT, Standing
+from rft_core.config import RunConfig
 from rft_core.errors import UserError
 from rft_core.monitor import review_command
-from rft_core.operators.apply import pipeline_version
-from rft_core.run_dir import RunDir, folder_written_whole, no_space
-from rft_core.weights import fetch, newest_complete
+from rft_core.run_dir import OVERLAYS, SEGMENTS, RunDir
 
 ANSWERS_SHOWN = 3
 QUESTION = "select step, avg(reward) from experiences group by 1 order by 1"
 """What people are shown to ask a run first."""
 
 
-def open_catalog(run_dir: RunDir) -> Catalog:
-    """The catalog of a run that has one.
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the next step depends on."""
 
-    Raises:
-        UserError: The run was never opened.
-    """
-    if not run_dir.catalog_file.exists():
-        raise UserError(f"{run_dir.root} has no catalog yet", "the run must have started once")
-    return Catalog(f"sqlite:///{run_dir.catalog_file}")
+    done: int
+    """Committed steps."""
+    steps: int
+    """Steps of the recipe."""
+    wanted: int
+    """Groups of a full batch."""
+    ready: int = 0
+    """Groups that wait for training."""
+    in_flight: int = 0
+    """Leases."""
+    shaping: int = 0
+    """Groups that wait for the run's operators."""
+    labels: int = 0
+    """Groups that wait for labels."""
+    due_in_s: float | None = None
+    """Until the first of these is settled without them; null: never."""
+    claimed: bool = False
+    """Whether the next step has its batch."""
+    ended: bool = False
+    """Whether the run ended, which it may before its last step where its tasks are exhausted."""
+    trained_by: str | None = None
+    """The trainer; null if none is at work."""
 
 
-def questions(run_dir: RunDir) -> Questions:
-    """A run, ready to be asked in SQL."""
-    return Questions(run_dir, open_catalog(run_dir), pipeline_version(read_recipe(run_dir.recipe_file).operators))
+def waits_for(counts: Counts) -> str:
+    """What the trainer waits for now."""
+    if counts.ended or counts.done >= counts.steps:
+        return "nothing, the run is completed"
+    if counts.trained_by is None:
+        return f"the trainer is not running; step {counts.done + 1} is the next"
+    if counts.claimed:
+        return f"nothing: step {counts.done + 1} has its batch"
+    ready = f"{counts.ready} ready of {counts.wanted}"
+    if counts.ready >= counts.wanted:
+        return f"nothing: {ready}"
+    due = "" if counts.due_in_s is None else f", the next due in {duration(max(counts.due_in_s, 0.0))}"
+    labels = f"labels of {counts.labels} groups{due}"
+    if counts.labels and not counts.in_flight and not counts.shaping:
+        return f"{labels}: {ready}"
+    coming = {"leases in flight": counts.in_flight, "groups to shape": counts.shaping}
+    details = [f"{number} {what}" for what, number in coming.items() if number] + ([labels] if counts.labels else [])
+    return f"{counts.wanted - counts.ready} more groups: {ready}" + "".join(f", {detail}" for detail in details)
 
 
 def list_runs(runs_dir: Path) -> list[dict[str, Any]]:
     """One line a run."""
-    listed = []
-    for file in sorted(runs_dir.glob("*/run.json")):
-        run_dir = RunDir(file.parent)
-        steps = open_catalog(run_dir).claims.steps() if run_dir.catalog_file.exists() else []
-        listed.append({"run": run_dir.name, "steps": len(steps), "run_id": run_dir.run_id})
-    return listed
+    return [_listed(RunDir(file.parent)) for file in sorted(runs_dir.glob("*/run.json"))]
 
 
 def describe(run_dir: RunDir) -> dict[str, Any]:
     """How a run stands, as plain values."""
-    catalog = open_catalog(run_dir)
-    config = read_recipe(run_dir.recipe_file)
-    steps = catalog.claims.steps()
-    newest = steps[-1] if steps else None
-    return {
-        "run": run_dir.name,
-        "run_id": run_dir.run_id,
-        "mode": config.mode,
-        "algorithm": config.algorithm.name,
-        "steps": f"{len(steps)} of {config.steps}",
-        "failed": run_dir.failure_file.read_text().strip() if run_dir.failure_file.exists() else None,
-        "last_step": dict(newest.metrics) if newest else {},
-        "fates": catalog.leases.fates(),
-        "leases": catalog.leases.num_issued(),
-        "versions": [{"version": v.version, "files": v.uri or "-"} for v in catalog.versions.all() if v.uri or v.version == 0],
-        "evaluations": [
-            {"version": e.version, **{k.removeprefix("evaluation/"): v for k, v in e.metrics.items()}}
-            for e in catalog.versions.evaluations(HELD_OUT)
-        ],
-        "segments": len(catalog.segments.files()),
-        "megabytes": round(_num_bytes(run_dir.root) / 1e6, 1),
-    }
+    with open_run(run_dir) as run:
+        config, catalog = run.config, run.catalog
+        steps, standing, trainer = catalog.claims.steps(), catalog.standing(), catalog.trainers.holder()
+        last = standing.last_claim
+        fates = catalog.leases.fates()
+        return {
+            "run": run_dir.name,
+            "run_id": run_dir.run_id,
+            "mode": config.mode,
+            "algorithm": config.algorithm.name,
+            "steps": f"{len(steps)} of {config.steps}",
+            "waits_for": waits_for(_counts(run, len(steps), standing, fates.get("in_flight", 0), trainer and trainer[0])),
+            "trainer": f"{trainer[0]}, heard of {duration(trainer[1])} ago" if trainer else "none",
+            "failed": run_dir.failure_file.read_text().strip() if run_dir.failure_file.exists() else None,
+            "catalog": catalog.place,
+            "files": run.table.storage.url,
+            **catalog.segments.totals(),
+            "labels": catalog.labels.count(),
+            "pinned": ", ".join(catalog.history.pins()) or None,
+            "leases": catalog.leases.num_issued(),
+            "megabytes": round(_num_bytes(run_dir.root) / 1e6, 1),
+            "damaged": damaged(run),
+            "last_step": dict(steps[-1].metrics) if steps else {},
+            "fates": fates,
+            "groups_that_wait_for": dict(standing.waiting),
+            "last_batch": {"step": last.step, "groups": last.groups, "staleness": last.staleness} if last else {},
+            "left_out_of_last_batch": dict(last.left_out) if last else {},
+            "came_to_nothing": [{"fate": one.fate, "reason": one.reason, "leases": one.leases} for one in standing.unused],
+            "explorers": [
+                {"explorer": one.explorer, "open leases": one.leases, "first expires in": _until(one.expires_in_s)}
+                for one in standing.holders
+            ],
+            "readers": [
+                {"reader": one.reader, "uses version": one.version, "seen": f"{duration(one.seen_s_ago)} ago"} for one in standing.readers
+            ],
+            "versions": [{"version": v.version, "files": v.uri or "-"} for v in catalog.versions.all() if v.uri or v.version == 0],
+            "evaluations": [
+                {"version": e.version, **{k.removeprefix("evaluation/"): v for k, v in e.metrics.items()}}
+                for e in catalog.versions.evaluations(HELD_OUT)
+            ],
+        }
 
 
-def _num_bytes(root: Path) -> int:
-    """Bytes that a folder's files take; one that is linked twice counts once, and one that is removed meanwhile not at all."""
-    sizes: dict[tuple[int, int], int] = {}
-    for folder, _, names in os.walk(root):
-        for name in names:
-            try:
-                facts = os.stat(Path(folder, name), follow_symlinks=False)  # noqa: PTH116  one call for all three
-            except FileNotFoundError:
-                continue
-            sizes[facts.st_dev, facts.st_ino] = facts.st_size
-    return sum(sizes.values())
+def damaged(run: OpenRun) -> list[dict[str, str]]:
+    """Files of the table that are missing or have another size, and versions without their files: seen without reading any."""
+    segments, storage = run.catalog.segments, run.table.storage
+    there = {**storage.files(SEGMENTS), **storage.files(OVERLAYS)}
+    found = []
+    for file in [*(file for _, file in segments.files()), *(file for *_, file in segments.overlay_files())]:
+        if file.uri not in there:
+            found.append({"file": file.uri, "problem": "is missing"})
+        elif file.bytes and there[file.uri].bytes != file.bytes:
+            found.append({"file": file.uri, "problem": f"has {there[file.uri].bytes} bytes, {file.bytes} were written"})
+    stored = [version.uri for version in run.catalog.versions.all() if version.uri is not None]
+    return found + [{"file": uri, "problem": "is missing"} for uri in stored if not run.run_dir.resolve(uri).is_dir()]
 
 
 def render(shown: dict[str, Any] | list[dict[str, Any]]) -> str:
@@ -98,51 +144,6 @@ def render(shown: dict[str, Any] | list[dict[str, Any]]) -> str:
         if isinstance(rows, list) and rows:
             parts.append(f"\n{key.replace('_', ' ')}\n{table(rows)}")
     return "\n".join(parts)
-
-
-def export_version(run_dir: RunDir, wanted: str, target: Path) -> int:
-    """Copy a version as a Hugging Face folder; returns its number.
-
-    Args:
-        run_dir: The run.
-        wanted: A number, `newest`, or `best`.
-        target: A folder that is not there yet.
-
-    Raises:
-        UserError: The target is there or can't be written, or `wanted` names nothing.
-        WeightsError: The version has no whole files.
-    """
-    if target.exists():
-        raise UserError(f"{target} is there already", "name a new folder")
-    versions = open_catalog(run_dir).versions
-    if wanted == "newest":
-        number, folder = newest_complete(run_dir, versions.all())
-    elif wanted == "best":
-        number = best_of(open_catalog(run_dir))
-        folder = fetch(run_dir, versions.find(number), number)
-    elif wanted.isdigit():
-        number = int(wanted)
-        folder = fetch(run_dir, versions.find(number), number)
-    else:
-        raise UserError(f"--version {wanted}", "a number, `newest` or `best` is right")
-    try:
-        with folder_written_whole(target) as copy:
-            shutil.copytree(folder, copy, dirs_exist_ok=True)
-    except OSError as error:
-        raise no_space(error, target.parent) from None
-    return number
-
-
-def best_of(catalog: Catalog) -> int:
-    """The version that scored best on the held-out tasks.
-
-    Raises:
-        UserError: None was scored.
-    """
-    version = best(catalog.versions.evaluations(HELD_OUT))
-    if version is None:
-        raise UserError("no version of this run was scored", "give the recipe `data.evaluation`, or name a version")
-    return version
 
 
 def closing_words(config: RunConfig, summary: dict[str, Any]) -> str:
@@ -172,10 +173,56 @@ def commands(config: RunConfig) -> list[str]:
     ]
 
 
+def _listed(run_dir: RunDir) -> dict[str, Any]:
+    """One run in a list; one that can't be opened does not hide the others."""
+    if not run_dir.recipe_file.exists():
+        return {"run": run_dir.name, "steps": 0, "run_id": run_dir.run_id, "problem": None}
+    try:
+        with open_run(run_dir) as run:
+            return {"run": run_dir.name, "steps": len(run.catalog.claims.steps()), "run_id": run_dir.run_id, "problem": None}
+    except UserError as error:
+        return {"run": run_dir.name, "steps": None, "run_id": None, "problem": str(error)}
+
+
+def _counts(run: OpenRun, done: int, standing: Standing, in_flight: int, trained_by: str | None) -> Counts:
+    waiting = standing.waiting
+    return Counts(
+        done=done,
+        steps=run.config.steps,
+        wanted=run.config.rollout.batch_groups,
+        ready=waiting["training"],
+        in_flight=in_flight,
+        shaping=waiting["shaping"],
+        labels=waiting["labels"],
+        due_in_s=standing.due_in_s,
+        claimed=standing.last_claim is not None and standing.last_claim.step > done,
+        ended=run.run_dir.summary_file.exists(),
+        trained_by=trained_by,
+    )
+
+
+def _until(expires_in_s: float) -> str:
+    return duration(expires_in_s) if expires_in_s > 0 else "overdue"
+
+
+def _num_bytes(root: Path) -> int:
+    """Bytes that a folder's files take; one that is linked twice counts once, and one that is removed meanwhile not at all."""
+    sizes: dict[tuple[int, int], int] = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            try:
+                facts = os.stat(Path(folder, name), follow_symlinks=False)  # noqa: PTH116  one call for all three
+            except FileNotFoundError:
+                continue
+            sizes[facts.st_dev, facts.st_ino] = facts.st_size
+    return sum(sizes.values())
+
+
 def _three_answers(run_dir: RunDir) -> list[str]:
     """Answers to tasks that were asked before and after; the two evaluations may have other tasks."""
-    scored = open_catalog(run_dir).versions.evaluations(HELD_OUT)
-    before, after = (read_answers(run_dir, scored[index].uri) for index in (0, -1))
+    with open_run(run_dir) as run:
+        scored = run.catalog.versions.evaluations(HELD_OUT)
+        before, after = (read_answers(run.table.storage, scored[index].uri) for index in (0, -1))
     old = {row["task_id"]: row["response_text"] for row in before}
     rows = [
         {"task": row["prompt_text"], "right": row["answer"], "before": old[row["task_id"]][:60], "after": row["response_text"][:60]}

@@ -1,4 +1,4 @@
-"""How the `rft` command shows a run: a progress bar in a terminal, plain lines elsewhere, JSON for machines."""
+"""How the `rft` command shows things: a progress bar in a terminal, plain lines elsewhere, tables, JSON for machines."""
 
 import json
 import math
@@ -7,7 +7,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -96,7 +97,7 @@ def watcher(json_lines: bool) -> Lines | LiveBar:
 
 def strict_json(value: Any, indent: int | None = None) -> str:
     """A value as JSON that every reader takes: what is not a finite number becomes null, and what JSON has no type for its text."""
-    return json.dumps(_finite(value), indent=indent, default=str, allow_nan=False)
+    return json.dumps(_finite(value), indent=indent, default=_plain, allow_nan=False)
 
 
 def program(name: str) -> str:
@@ -107,6 +108,20 @@ def program(name: str) -> str:
         return name
     here = Path.cwd()
     return shlex.quote(os.path.relpath(folder / name, here) if folder.is_relative_to(here) else str(folder / name))
+
+
+def complain(lines: Iterable[str]) -> None:
+    """Say on stderr what is wrong, one line each."""
+    for line in lines:
+        print(f"rft: {line}", file=sys.stderr)
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that people would say it in."""
+    for name, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
@@ -125,6 +140,13 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _plain(value: object) -> object:
+    """What JSON has no type for. Sums of integers come from DuckDB as decimals."""
+    if isinstance(value, Decimal) and value.is_finite():
+        return int(value) if value == value.to_integral_value() else float(value)
+    return str(value)
 
 
 TIMES_FROM = 1e6

@@ -158,6 +158,9 @@ class SyncConfig(Section):
     """Steps between syncs: staleness is at most `interval` - 1."""
     keep: PositiveInt = 2
     """Published versions kept, besides the best and those in use."""
+    max_staleness: NonNegativeInt | None = None
+    """Most versions that a trained group may lie behind the one that a step starts from; `interval` - 1 if left out. More of it lets
+    `selection` replay."""
 
 
 class CheckpointConfig(Section):
@@ -167,6 +170,48 @@ class CheckpointConfig(Section):
     """Steps between full checkpoints; the last step always has one."""
     keep: PositiveInt = 2
     """Checkpoints kept."""
+
+
+class SelectionConfig(ExtensionSpec):
+    """Which of the stored groups a step trains on."""
+
+    name: str = "oldest_first"
+    where: str | None = None
+    """A condition in DuckDB's SQL over the columns of `experiences`, as in `reward > 0`: only groups with a row that it holds for."""
+
+
+class LabelsConfig(Section):
+    """Rewards that come later, from people or models; see `rft label`."""
+
+    await_each: bool = False
+    """True: a group waits for labels when one of its attempts has no reward. False: only when none has one."""
+    deadline_s: PositiveFloat | None = None
+    """Seconds after which a group stops waiting; it waits to the end of the run if left out."""
+    then: Literal["drop", "train_rest"] = "drop"
+    """What becomes of it then: it is dropped, or trained with the attempts that have a reward."""
+    combine: Literal["newest", "mean"] = "newest"
+    """What counts where labels of one experience differ: the last one, or the mean of each author's last one."""
+
+
+class RetentionConfig(Section):
+    """How much of the table is kept when it is compacted: the oldest rows go first, never those that are still to be trained."""
+
+    max_age_days: PositiveFloat | None = None
+    max_rows: PositiveInt | None = None
+    max_bytes: PositiveInt | None = None
+
+
+class TableConfig(Section):
+    """Where the experience table lives."""
+
+    catalog: str | None = None
+    """A PostgreSQL database, as `postgresql://USER@HOST/DATABASE`, when several machines share a run; a SQLite file in the run's folder
+    if left out. With a password in it: `env:NAME`, which is read where it is used, so that it is written down nowhere."""
+    files: str | None = None
+    """Where segments lie: `s3://BUCKET/PREFIX` or another object store, which needs `catalog`; the run's folder if left out."""
+    options: dict[str, str] = {}
+    """How to reach that store, as in `{endpoint_override: "http://minio:9000"}`; a value may be `env:NAME`."""
+    retention: RetentionConfig = RetentionConfig()
 
 
 class EvaluationConfig(Section):
@@ -217,6 +262,9 @@ class RunConfig(Section):
     operators: tuple[ExtensionSpec, ...] = ()
     """Filtering and shaping of experiences, in this order."""
     algorithm: ExtensionSpec = ExtensionSpec(name="grpo")
+    selection: SelectionConfig = SelectionConfig()
+    labels: LabelsConfig = LabelsConfig()
+    table: TableConfig = TableConfig()
     trainer: TrainerConfig = TrainerConfig()
     sync: SyncConfig = SyncConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -224,7 +272,18 @@ class RunConfig(Section):
     monitor: MonitorConfig = MonitorConfig()
 
 
-CHANGEABLE_ON_RESUME = ("steps", "epochs", "runs_dir", "evaluation", "monitor", "checkpoint", "sync.keep")
+CHANGEABLE_ON_RESUME = (
+    "steps",
+    "epochs",
+    "runs_dir",
+    "evaluation",
+    "monitor",
+    "checkpoint",
+    "sync.keep",
+    "labels",
+    "table.retention",
+    "table.options",
+)
 """Keys of a recipe that may differ when a run is resumed; any other change is refused."""
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 from collections import Counter
 
-NAMES = (
+LOOP = (
     "lease.before",
     "lease.after",
     "segment.intended",
@@ -28,7 +28,10 @@ NAMES = (
     "evaluation.after",
     "monitor.exported",
 )
-"""Every point, in the order in which a step passes them."""
+"""The points that a step passes, in its order."""
+
+TABLE = ("label.before", "label.after", "compact.renamed", "compact.committed", "collect.deleted")
+"""The points that labellers and compactions pass."""
 
 _passed: Counter[str] = Counter()
 
@@ -37,7 +40,7 @@ def failpoint(name: str) -> None:
     """Die here if the environment asks for it.
 
     Args:
-        name: One of `NAMES`.
+        name: One of `LOOP` or `TABLE`.
     """
     wanted = os.environ.get("TIDEMILL_KILL_AT")
     if wanted is None:

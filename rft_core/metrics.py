@@ -32,6 +32,7 @@ NUM_ATTEMPTS = _metric("rollout/num_attempts", "attempts", "attempts of the step
 
 NUM_GROUPS = _metric("batch/num_groups", "groups", "groups that the step was trained on")
 DROPPED_GROUPS = _metric("batch/dropped_groups", "groups", "groups left out by operators")
+LEFT_OUT = _metric("batch/left_out", "groups", "groups that selection passed over: stale, cooling down, or not matching")
 STALENESS_MAX = _metric("batch/staleness_max", "versions", "version the step starts from, minus the oldest version that sampled its batch")
 
 LOSS = _metric("trainer/loss", "nat", "the loss of the whole batch, mean over its updates")

@@ -2,16 +2,17 @@
 
 import json
 import os
-import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
-from rft_core.errors import RunError, UserError
+from rft_core.disk import write_whole
+from rft_core.errors import RunError
+
+SEGMENTS, OVERLAYS, EVALUATIONS = "segments", "overlays", "evaluations"
+"""Where the files of the experience table lie, within the run's folder or its object store."""
 
 FORMAT = 1
 """The layout of a run directory; written into `run.json`."""
@@ -49,20 +50,6 @@ class RunDir:
     def failure_file(self) -> Path:
         """Why the run ended before its last step, in one line; not there while it runs, and after it went on."""
         return self.root / "failure.txt"
-
-    @property
-    def lock_file(self) -> Path:
-        """Held by the process that runs the loop."""
-        return self.root / "run.lock"
-
-    def segment(self, name: str) -> Path:
-        return self.root / "segments" / name
-
-    def overlay(self, name: str) -> Path:
-        return self.root / "overlays" / name
-
-    def evaluation(self, name: str) -> Path:
-        return self.root / "evaluations" / name
 
     @property
     def weights(self) -> Path:
@@ -103,10 +90,14 @@ class RunDir:
             return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            foreign = [entry.name for entry in self.root.iterdir() if not entry.name.startswith(("run.json", "run.lock"))]
-            if foreign:
+            foreign = [entry.name for entry in self.root.iterdir() if not entry.name.startswith("run.json")]
+            if foreign and not self.identity_file.exists():
                 raise RunError(f"{self.root} holds {foreign[0]} but no run", "name an empty or a new folder")
-            write_whole(self.identity_file, json.dumps({"run_id": uuid4().hex, "format": FORMAT, "created_at": time.time()}))
+            own = self.root / f"run.json.tmp-{uuid4().hex[:8]}"
+            write_whole(own, json.dumps({"run_id": uuid4().hex, "format": FORMAT, "created_at": time.time()}))
+            with suppress(FileExistsError):  # two processes may begin at once: one of them gives the id
+                os.link(own, self.identity_file)
+            own.unlink()
         except OSError as error:
             raise RunError(f"the run folder {self.root} can't be made ({error.strerror})", "name a folder that can") from None
 
@@ -133,88 +124,3 @@ def find_run(name: str, runs_dir: Path = Path("runs")) -> RunDir:
             return RunDir(candidate)
     known = sorted(p.parent.name for p in runs_dir.glob("*/run.json"))
     raise RunError(f"there is no run {name} here or under {runs_dir}/", f"known runs: {', '.join(known) or 'none'}")
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: a temporary file, fsync, rename.
-
-    Raises:
-        UserError: There is no space, or no permission; nothing is left.
-    """
-    temporary = path.with_name(f"{path.name}.tmp-{uuid4().hex[:8]}")
-    data = content.encode() if isinstance(content, str) else content
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise no_space(error, path.parent) from None
-
-
-@contextmanager
-def folder_written_whole(path: Path) -> Iterator[Path]:
-    """Write a folder whole or not at all: fill the temporary folder that this gives, leave, and it is at `path`.
-
-    If `path` is there already the new one replaces it. If the body raises, nothing is left.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp-{uuid4().hex[:8]}")
-    temporary.mkdir()
-    try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            _sync(file)
-        _sync(temporary)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    if path.exists():
-        shutil.rmtree(path)
-    temporary.rename(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make a rename in this folder survive a power cut."""
-    _sync(path)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files and folders that killed writers left. Only for the process that holds the run."""
-    for leftover in folder.glob("*.tmp-*") if folder.exists() else ():
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
-
-
-def file_sha256(path: Path) -> str:
-    """The hex SHA-256 of a file."""
-    hasher = sha256()
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(1 << 22):
-            hasher.update(chunk)
-    return hasher.hexdigest()
-
-
-def no_space(error: OSError, path: Path) -> UserError:
-    """One line for a write that failed for want of space or permission."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    return UserError(
-        f"can't write below {path} ({error.strerror or error}), {shutil.disk_usage(there).free / 1e6:.0f} MB are free there",
-        "make room, or let this user write there, then run the same command again",
-    )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

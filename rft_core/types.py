@@ -125,7 +125,7 @@ class Experience:
     """One trainable row: what happened, never a derived value.
 
     `tokens`, `action_mask` and `logprobs` have one length, that of prompt plus completions;
-    `rft_core.buffer.schema.validate` checks it once, when rows are written.
+    `rft_core.buffer.rows.to_arrow` checks it once, when rows are written.
     """
 
     experience_id: str

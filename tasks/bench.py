@@ -12,19 +12,21 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft_core.base_model import locate
-from rft_core.buffer import ExperienceStore
+from rft_core.buffer import open_table
 from rft_core.catalog import Catalog
 from rft_core.config import RunConfig, read_recipe
 from rft_core.engines import Engine
 from rft_core.errors import UserError
 from rft_core.explorer import Explorer
+from rft_core.operators.apply import pipeline_version
 from rft_core.plan import open_held_out
+from rft_core.processes import this_process
 from rft_core.run_dir import RunDir
 from rft_core.taskset import TaskSet
 from rft_core.trainer.convert import materialise
 from rft_core.weights import fetch
 from tasks.evaluate import held_out_tasks, score, summary_of
-from tasks.opening import build_explorer, process_name
+from tasks.opening import build_explorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,10 @@ async def bench_opened(root: str) -> AsyncIterator[Bench]:
         computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         parts.callback(computer.shutdown)
         folder = await asyncio.get_running_loop().run_in_executor(computer, materialise, locate(config.model.path))
-        catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
+        table = open_table(run_dir, config, pipeline_version(config.operators), reader())
+        catalog = table.catalog
         parts.callback(catalog.close)
-        explorer = build_explorer(config, folder, ExperienceStore(run_dir, catalog), computer)
+        explorer = build_explorer(config, folder, table.store, computer)
         parts.push_async_callback(explorer.scorers.close)
         parts.push_async_callback(explorer.engine.close)
         parts.callback(catalog.versions.release, reader())
@@ -72,7 +75,7 @@ async def bench_opened(root: str) -> AsyncIterator[Bench]:
 
 def reader() -> str:
     """This process as a reader of weights."""
-    return f"bench in {process_name()}"
+    return f"bench in {this_process().name}"
 
 
 @task(task_run_name="bench-{version}", cache_policy=NO_CACHE)

@@ -9,8 +9,8 @@ from prefect.cache_policies import NO_CACHE
 
 from rft_core import metrics
 from rft_core.catalog import HELD_OUT, Evaluation
+from rft_core.disk import write_whole
 from rft_core.errors import TrainingError
-from rft_core.run_dir import write_whole
 from tasks.report import export
 from tasks.session import Session, get
 

@@ -12,12 +12,13 @@ async def curate(run: str, step: int) -> int:
     session = get(run)
     if session.catalog.claims.find(step) is not None:
         return 0
+    session.store.settle()
     session.timeline.mark_first_lease()
     issued = session.catalog.leases.issue(
         step, num_fresh(session, step), session.explorer.name, lambda position: session.tasks.at(position).task_id, session.end
     )
     session.ends_at = session.catalog.leases.exhausted_at(session.end)
-    return len(issued) + len(session.catalog.segments.unshaped(step, session.pipeline))
+    return len(issued) + len(session.catalog.segments.to_shape())
 
 
 def num_fresh(session: Session, step: int) -> int:
@@ -26,9 +27,9 @@ def num_fresh(session: Session, step: int) -> int:
     fates = session.catalog.leases.of_step(step)
     if not fates:
         return rollout.batch_groups
-    rounds = len(session.catalog.segments.keys_of_step(step))
+    rounds = session.catalog.segments.num_appends(step)
     refills = rollout.short_batch == "top_up" and 0 < rounds <= rollout.max_refills
-    waits = session.catalog.leases.num_to_reissue(step) or session.catalog.segments.unshaped(step, session.pipeline)
+    waits = session.catalog.leases.num_to_reissue(step) or session.catalog.segments.to_shape()
     if not refills or waits:
         return 0
     return max(0, rollout.batch_groups - sum(fate == "ready" for fate in fates.values()))

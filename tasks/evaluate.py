@@ -33,8 +33,9 @@ async def evaluate(run: str, step: int) -> dict[str, float]:
     if known is None:
         with session.doing("evaluate", step):
             answers = await score(session.explorer, held_out_tasks(tasks, session.config), session.config)
-        uri = await session.compute(session.store.write_answers, f"{HELD_OUT}-v{step:06d}", [{"version": step, **row} for row in answers])
-        known = Evaluation(HELD_OUT, step, summary_of(answers), uri)
+        rows = [{"version": step, **row} for row in answers]
+        file = await session.compute(session.store.write_answers, f"{HELD_OUT}-v{step:06d}", rows)
+        known = Evaluation(HELD_OUT, step, summary_of(answers), file.uri, file.sha256)
         if step > 0 and best([*session.catalog.versions.evaluations(HELD_OUT), known]) == step:
             await session.compute(_keep_files, session, step)
         session.catalog.versions.record_evaluation(known)

@@ -7,8 +7,7 @@ from tasks.session import Session
 
 def measure_rollout(session: Session, step: int) -> dict[str, float]:
     """Figures over every attempt of a step, failed, truncated and dropped ones included."""
-    segments = session.catalog.segments
-    group_ids = [group_id for key in segments.keys_of_step(step) for group_id in segments.groups_of(key)]
+    group_ids = session.catalog.segments.groups_of_step(step)
     attempts = [rows for group in session.store.groups(group_ids) for rows in _attempts(group.rows)]
     if not attempts:
         return {}

@@ -1,13 +1,9 @@
 """Opening a run, where it stopped, and closing it."""
 
 import asyncio
-import fcntl
-import os
-import socket
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -15,17 +11,19 @@ from types import TracebackType
 from rft_core import plan
 from rft_core.algorithms import algorithms
 from rft_core.base_model import locate
-from rft_core.buffer import ExperienceStore
-from rft_core.catalog import Catalog, StepRow
+from rft_core.buffer import ExperienceStore, Table, open_table
+from rft_core.catalog import TRAINER_LEASE_S, Catalog, StepRow, heartbeat
 from rft_core.config import CHANGEABLE_ON_RESUME, ExtensionSpec, RunConfig, changed_keys, dump, read_recipe
+from rft_core.disk import remove_leftovers, write_whole
 from rft_core.engines import engines
 from rft_core.environments import environments
 from rft_core.errors import RunError, TidemillError
 from rft_core.explorer import Explorer, Scorers, Unscored
 from rft_core.monitor import Monitor, open_monitor
 from rft_core.operators.apply import build_operators, pipeline_version
+from rft_core.processes import this_process
 from rft_core.rewards.pool import ScorerPool
-from rft_core.run_dir import RunDir, remove_leftovers, write_whole
+from rft_core.run_dir import RunDir
 from rft_core.tokens import Tokenizer
 from rft_core.trainer import checkpoint
 from rft_core.trainer.convert import materialise
@@ -35,49 +33,42 @@ from rft_core.weights import WeightStore
 from tasks.progress import watcher
 from tasks.session import Session, live
 
+EXPLORER = "explorer-0"
+"""Name of the explorer that shares a process with the trainer."""
+
 
 @asynccontextmanager
 async def opened(config: RunConfig) -> AsyncIterator[Session]:
     """Open a run, new or to be resumed, for as long as the block lasts.
 
     Raises:
-        RunError: Another process has it open, or it was started with another recipe.
+        RunError: Another process trains it, or it was started with another recipe.
         UserError: Something that the recipe names can't be used.
     """
     run_dir = RunDir(Path(config.runs_dir) / config.name)
     run_dir.create()
-    with _locked(run_dir):
-        before = _earlier_recipe(run_dir, config)
-        async with AsyncExitStack() as parts:
-            parts.push(partial(_leave_reason, run_dir))
-            session = await _assemble(config, run_dir, parts)
-            await _go_on(session, before)
-            write_whole(run_dir.recipe_file, dump(config))  # only now: a recipe that can't be opened binds nobody
-            run_dir.failure_file.unlink(missing_ok=True)
-            live[session.run_id] = session
-            parts.callback(live.pop, session.run_id)
-            yield session
+    before = _earlier_recipe(run_dir, config)
+    async with AsyncExitStack() as parts:
+        table = open_table(run_dir, config, pipeline_version(config.operators), EXPLORER)
+        parts.callback(table.catalog.close)
+        generation = table.catalog.trainers.take_over(this_process())
+        parts.callback(table.catalog.trainers.release, generation)
+        parts.enter_context(heartbeat(partial(_beat, table.catalog, generation), TRAINER_LEASE_S / 4))
+        parts.push(partial(_leave_reason, run_dir))
+        session = await _assemble(config, run_dir, table, generation, parts)
+        await _go_on(session, before)
+        write_whole(run_dir.recipe_file, dump(config))  # only now: a recipe that can't be opened binds nobody
+        run_dir.failure_file.unlink(missing_ok=True)
+        live[session.run_id] = session
+        parts.callback(live.pop, session.run_id)
+        yield session
 
 
-@contextmanager
-def _locked(run_dir: RunDir) -> Iterator[None]:
-    """Hold the run for this process; the system lets go of it when the process ends, however it ends."""
-    with run_dir.lock_file.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise RunError(f"{run_dir.root} is in use by {holder}", "wait for it or stop it; or set another `name`") from None
-        file.truncate(0)
-        file.write(f"{process_name()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        file.flush()
-        yield
-
-
-def process_name() -> str:
-    """This process, as the ledger and messages name it."""
-    return f"process {os.getpid()} on {socket.gethostname()}"
+def _beat(catalog: Catalog, generation: int) -> None:
+    """Keep alive what this process holds: the run, its leases, and the version that its engine uses."""
+    catalog.trainers.renew(generation)
+    catalog.leases.renew(EXPLORER)
+    catalog.versions.seen(EXPLORER)
 
 
 def _earlier_recipe(run_dir: RunDir, config: RunConfig) -> RunConfig | None:
@@ -95,7 +86,7 @@ def _earlier_recipe(run_dir: RunDir, config: RunConfig) -> RunConfig | None:
     return before
 
 
-async def _assemble(config: RunConfig, run_dir: RunDir, parts: AsyncExitStack) -> Session:
+async def _assemble(config: RunConfig, run_dir: RunDir, table: Table, generation: int, parts: AsyncExitStack) -> Session:
     """Build every live part of a run; each is closed when `parts` is, whatever fails in between."""
     progress = watcher()
     progress.note(f"loading {config.model.path}")
@@ -104,16 +95,13 @@ async def _assemble(config: RunConfig, run_dir: RunDir, parts: AsyncExitStack) -
     loop = asyncio.get_running_loop()
     base_folder = await loop.run_in_executor(computer, materialise, locate(config.model.path))
     resolved = await loop.run_in_executor(computer, plan.resolve, config)  # now that the model is here to be checked
-    catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
-    parts.callback(catalog.close)
-    generation = _take_over(catalog)
-    store = ExperienceStore(run_dir, catalog, awaits_rewards=bool(config.rewards))
-    store.sweep()
+    catalog = table.catalog
+    _take_back(table)
     for folder in (run_dir.checkpoints, run_dir.weights):
         remove_leftovers(folder)
     monitor = await loop.run_in_executor(computer, _open_monitor, config, run_dir)
     parts.push_async_exit(partial(_finish, monitor))
-    explorer = build_explorer(config, base_folder, store, computer)
+    explorer = build_explorer(config, base_folder, table.store, computer)
     parts.push_async_callback(explorer.scorers.close)
     parts.push_async_callback(explorer.engine.close)
     parts.callback(catalog.versions.release, explorer.name)
@@ -128,8 +116,7 @@ async def _assemble(config: RunConfig, run_dir: RunDir, parts: AsyncExitStack) -
         config=config,
         run_dir=run_dir,
         generation=generation,
-        catalog=catalog,
-        store=store,
+        table=table,
         weights=WeightStore(run_dir, catalog, generation, config.model.path),
         base_folder=base_folder,
         policy=policy,
@@ -168,10 +155,13 @@ async def _finish(monitor: Monitor, kind: type[BaseException] | None, error: Bas
         watcher().note(f"the monitor could not be told how the run ended: {second}")
 
 
-def _take_over(catalog: Catalog) -> int:
-    generation = catalog.claims.take_over(process_name())
-    catalog.leases.expire_open("the process that held it ended")
-    return generation
+def _take_back(table: Table) -> None:
+    """Close what an earlier process of this run held, and remove what it left half-written: it is dead, or could not be replaced."""
+    table.catalog.leases.take_back(EXPLORER, "the process that held it ended")
+    table.catalog.leases.expire_overdue()
+    if table.store.terms.pipeline is None:
+        table.catalog.segments.pass_shaping()
+    table.store.sweep()
 
 
 def open_scorers(config: RunConfig) -> Scorers:
@@ -196,7 +186,7 @@ def build_explorer(config: RunConfig, base_folder: Path, store: ExperienceStore,
         compute=computer,
     )
     return Explorer(
-        name="explorer-0",
+        name=EXPLORER,
         seed=config.seed,
         engine=engine,
         tokenizer=tokenizer,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rft_core.run_dir import no_space
+from rft_core.disk import no_space
 from tasks.session import Session
 
 

@@ -40,11 +40,11 @@ def export(session: Session, step: int) -> None:
     for scored in session.catalog.versions.evaluations(HELD_OUT):
         if session.exported < scored.version <= step:
             name = evaluation_name(scored.version, session.last_step)
-            session.monitor.log_evaluation(scored.version, name, read_answers(session.run_dir, scored.uri), scored.metrics)
+            session.monitor.log_evaluation(scored.version, name, read_answers(session.table.storage, scored.uri), scored.metrics)
     for row in rows:
         if row.checkpoint is not None and row.step > session.exported:
             session.monitor.log_samples(row.step, samples(session, row.step, session.config.monitor.samples))
-    session.monitor.log_snapshot(session.catalog.segments.snapshot())
+    session.monitor.log_snapshot({"sequence": session.catalog.segments.snapshot()})
     session.exported = step
     failpoint("monitor.exported")
 
@@ -61,8 +61,7 @@ def step_row(session: Session, step: int) -> StepRow:
 
 def samples(session: Session, step: int, count: int) -> list[Experience]:
     """The best and the worst answers of a step, at most `count`."""
-    keys = session.catalog.segments.keys_of_step(step)
-    groups = session.store.groups([group for key in keys for group in session.catalog.segments.groups_of(key)])
+    groups = session.store.groups(session.catalog.segments.groups_of_step(step))
     rows = sorted(
         (row for group in groups for row in group.rows), key=lambda row: (row.reward is not None, row.reward or 0.0), reverse=True
     )

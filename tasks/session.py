@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 from rft_core.algorithms import Algorithm
-from rft_core.buffer import ExperienceStore
+from rft_core.buffer import ExperienceStore, Questions, Table
 from rft_core.catalog import Catalog
 from rft_core.config import RunConfig
 from rft_core.engines import Engine
@@ -40,8 +40,8 @@ class Session:
     run_dir: RunDir
     generation: int
     """Of this process as the run's trainer; once another one takes over, this one can't commit."""
-    catalog: Catalog
-    store: ExperienceStore
+    table: Table
+    """The experience table."""
     weights: WeightStore
     base_folder: Path
     """The base model: version 0."""
@@ -51,8 +51,8 @@ class Session:
     engine: Engine
     explorer: Explorer
     operators: tuple[NamedOperator, ...]
-    pipeline: str
-    """Version of the pipeline of operators."""
+    pipeline: str | None
+    """Version of the pipeline of operators; null where the recipe has none."""
     tasks: TaskSet
     held_out: TaskSet | None
     monitor: Monitor
@@ -77,6 +77,18 @@ class Session:
     """The last step that this process brought to the monitor; everything before it is told again after a start."""
     progress_artifact: UUID | None = None
     """The run's progress bar in the Prefect UI, once it has one."""
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.table.catalog
+
+    @property
+    def store(self) -> ExperienceStore:
+        return self.table.store
+
+    def questions(self) -> Questions:
+        """The table as it is now, to be asked in SQL."""
+        return Questions(self.table.storage, self.catalog, self.pipeline, self.config.labels.combine)
 
     @property
     def run_id(self) -> str:

@@ -13,20 +13,21 @@ from tasks.session import Session, get
 
 @task(task_run_name="shape-{step}", cache_policy=NO_CACHE)
 async def shape(run: str, step: int) -> int:
-    """Shape the segments of a step that were not shaped yet; returns how many groups operators dropped."""
+    """Shape the groups that wait for it; returns how many of them operators dropped."""
     session = get(run)
     with session.doing("shape", step):
         dropped = 0
-        for segment in session.catalog.segments.unshaped(step, session.pipeline):
-            dropped += await session.compute(_shape_segment, session, segment)
+        for segment, group_ids in session.catalog.segments.to_shape().items():
+            dropped += await session.compute(_shape_groups, session, segment, group_ids)
     session.measured(step)[metrics.SHAPE_S] = session.timeline.last("shape")
     return dropped
 
 
-def _shape_segment(session: Session, segment: str) -> int:
-    stored = session.store.groups(session.catalog.segments.groups_of(segment))
+def _shape_groups(session: Session, segment: str, group_ids: list[str]) -> int:
+    read_at = session.catalog.segments.snapshot()  # a group that is labelled from here on is shaped again
+    stored = session.store.groups(group_ids, at=read_at)
     applied = apply(tuple(group_of(group) for group in stored), session.operators)
     dropped = dropped_groups(applied.groups)
     account = [asdict(replace(one, dropped=dict(one.dropped))) for one in applied.account]
-    session.store.overlay(session.pipeline, segment, shaped_rows(applied.groups), account, dropped)
+    session.store.overlay(segment, shaped_rows(applied.groups), account, dropped, read_at)
     return len(dropped)

@@ -7,7 +7,7 @@ from prefect.cache_policies import NO_CACHE
 
 from rft_core import metrics
 from rft_core.catalog import HELD_OUT, StepRow, best
-from rft_core.trainer import checkpoint
+from rft_core.trainer import checkpoint, manifest
 from tasks.opening import load_engine
 from tasks.publish import publish_files
 from tasks.session import Session, get
@@ -47,7 +47,7 @@ def _commit(session: Session, step: int) -> None:
 
 def _collect(session: Session) -> None:
     """Remove weights and checkpoints that nothing needs any more; what can't be removed is tried again next time."""
-    written = checkpoint.ordered(session.run_dir.checkpoints)
+    written = manifest.ordered(session.run_dir.checkpoints)
     old = written[: -session.config.checkpoint.keep]
     for folder in old:
         shutil.rmtree(folder, ignore_errors=True)

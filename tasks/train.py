@@ -4,11 +4,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft_core import metrics
-from rft_core.buffer import oldest_first
+from rft_core.buffer import Wanted, chooser
 from rft_core.catalog import Claim
+from rft_core.disk import folder_written_whole, no_space
 from rft_core.failpoints import failpoint
 from rft_core.operators.table import group_of
-from rft_core.run_dir import folder_written_whole, no_space
+from rft_core.plan import max_staleness
 from rft_core.trainer import checkpoint
 from rft_core.trainer.batch import make_batch
 from tasks.measure import measure_rollout
@@ -34,25 +35,21 @@ async def train(run: str, step: int) -> dict[str, float]:
 
 def _choose(session: Session, step: int) -> Claim:
     """Claim the groups of a step's batch, in order, and the state of the table that they are read at."""
-    ready = session.catalog.claims.ready()
-    rollout = session.config.rollout
-    selected = oldest_first(ready, rollout.batch_groups, version=step - 1, max_staleness=session.config.sync.interval - 1)
-    short = len(selected.group_ids) < rollout.batch_groups
-    chosen = () if short and rollout.short_batch == "skip" else selected.group_ids
-    claim = Claim(
-        step, chosen, {**session.catalog.segments.snapshot(), "pipeline": session.pipeline, "staleness": selected.max_staleness_seen}
-    )
-    session.catalog.claims.make(claim, selected.stale, session.generation)
-    return claim
+    rollout, where = session.config.rollout, session.config.selection.where
+    matching = session.questions().groups_where(where) if where else None
+    choose = chooser(session.table.selector, Wanted(step, rollout.batch_groups), matching, rollout.short_batch == "skip")
+    staleness = max_staleness(session.config)
+    return session.catalog.claims.make(step, choose, step - 1, staleness, session.pipeline, session.generation)
 
 
 def _update(session: Session, claim: Claim) -> dict[str, float]:
-    stored = session.store.groups(claim.group_ids, session.pipeline)
+    stored = session.store.groups(claim.group_ids, claim.snapshot["pipeline"], claim.snapshot["sequence"])
     batch = make_batch([group_of(group) for group in stored], session.algorithm)
     session.batches[claim.step] = batch.group_ids, batch.left_out
     figures = session.trainer.step(claim.step, batch)
     figures |= measure_rollout(session, claim.step)
     figures[metrics.STALENESS_MAX] = float(claim.snapshot["staleness"])
+    figures[metrics.LEFT_OUT] = float(sum(claim.left_out.values()))
     return figures
 
 

@@ -2,9 +2,12 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import servers
 
 os.environ.update(
     DO_NOT_TRACK="true",
@@ -72,3 +75,24 @@ def tiny_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests import tiny_files
 
     return tiny_files.write_shape(tmp_path_factory.mktemp("shape") / "tiny")
+
+
+def address(variable: str, missing: str | None) -> str:
+    """Where a server of `python -m tests.servers` is; a test that needs it is skipped where there is none."""
+    if variable not in os.environ:
+        pytest.skip(f"{variable} is not set: run `python -m tests.servers make test`{f' ({missing})' if missing else ''}")
+    return os.environ[variable]
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """The URL of an empty PostgreSQL database, which is dropped after the test."""
+    with servers.fresh_database(address(servers.POSTGRES, servers.missing_postgres())) as url:
+        yield url
+
+
+@pytest.fixture
+def s3_bucket() -> Iterator[servers.Bucket]:
+    """An empty place in an object store, which is deleted after the test."""
+    with servers.fresh_bucket(address(servers.OBJECT_STORE, servers.missing_object_store())) as bucket:
+        yield bucket

@@ -15,7 +15,8 @@ import tasks
 from flows.rft import run_recipe
 from rft_core.catalog import Catalog
 from rft_core.config import parse
-from rft_core.run_dir import RunDir, file_sha256
+from rft_core.disk import file_sha256
+from rft_core.run_dir import RunDir
 from tasks.report import step_row, tell
 from tasks.session import get
 
@@ -37,19 +38,22 @@ def run(values: dict[str, Any]) -> dict[str, Any]:
     return asyncio.run(run_recipe(parse(values), STAGES))
 
 
-def _child(values: dict[str, Any], kill_at: str | None) -> None:
+def _child(values: dict[str, Any], kill_at: str | None, environment: dict[str, str]) -> None:
     import torch
 
     os.setsid()
     torch.set_num_threads(1)
+    os.environ.update(environment)
     if kill_at:
         os.environ["TIDEMILL_KILL_AT"] = kill_at
     run(values)
 
 
-def run_in_child(values: dict[str, Any], kill_at: str | None = None, kill_after_s: float | None = None) -> int:
+def run_in_child(
+    values: dict[str, Any], kill_at: str | None = None, kill_after_s: float | None = None, environment: dict[str, str] | None = None
+) -> int:
     """Run a recipe in a process of its own, and perhaps kill it. Returns its exit code: 0, or -9 if it was killed."""
-    child = FORK.Process(target=_child, args=(values, kill_at))
+    child = FORK.Process(target=_child, args=(values, kill_at, environment or {}))
     child.start()
     assert child.pid is not None
     child.join(kill_after_s if kill_after_s is not None else 120)

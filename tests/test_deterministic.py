@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from rft_core.buffer import Questions
 from rft_core.catalog import Catalog
+from rft_core.storage import open_storage
 from tests import loop
 from tests.tiny_files import recipe
 
@@ -15,7 +16,7 @@ TIMES_AND_NAMES = ("created_at", "explorer")
 
 def table_of(values: dict[str, object]) -> pa.Table:
     run_dir = loop.run_dir(values)
-    questions = Questions(run_dir, Catalog(f"sqlite:///{run_dir.catalog_file}"), "")
+    questions = Questions(open_storage(run_dir.root), Catalog(f"sqlite:///{run_dir.catalog_file}"), None)
     return questions.ask("select * from experiences order by step, slot, attempt, turn_index").drop_columns(list(TIMES_AND_NAMES))
 
 

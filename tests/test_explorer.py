@@ -276,7 +276,7 @@ async def test_samples_follow_from_what_an_attempt_is(table: Table, tiny_shape: 
 async def test_a_lease_that_is_issued_again_is_sampled_the_same(unscored: Callable[..., Bench]) -> None:
     bench = unscored()
     bench.lease([task(), task("2+2=")])
-    bench.table.catalog.leases.expire_open("killed before anything was stored")
+    bench.table.catalog.leases.take_back("explorer-0", "killed before anything was stored")
     again = bench.table.catalog.leases.issue(1, 0, "explorer-0", str, None)
     assert [lease.epoch for lease in again] == [1, 1]
     await bench.explorer.rollout(1, again, [task(), task("2+2=")], 2, SAMPLING, 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rft_core.failpoints import NAMES
+from rft_core.failpoints import LOOP
 from tests import loop
 from tests.tiny_files import recipe
 
@@ -41,7 +41,7 @@ def check(values: dict[str, Any], weights: str) -> None:
     assert loop.summary(values)["status"] == "completed"
 
 
-@pytest.mark.parametrize("point", NAMES)
+@pytest.mark.parametrize("point", LOOP)
 def test_killed_at_a_named_point(point: str, values: dict[str, Any], unharmed: tuple[str, float]) -> None:
     # The second passage: something was committed before, and for most points there is no checkpoint yet.
     assert loop.run_in_child(values, kill_at=f"{point}:2") == -9

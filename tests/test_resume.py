@@ -1,8 +1,7 @@
 """The same command again: what goes on, what starts over, what is refused."""
 
 import json
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from rft_core.catalog import Catalog
 from rft_core.errors import ConfigError, RunError
+from rft_core.processes import Process
 from tests import loop
 from tests.tiny_files import recipe
 
@@ -58,24 +58,36 @@ def test_sft_with_an_operator_that_looks_at_rewards_is_refused(tmp_path: Path, t
         loop.run(values)
 
 
-HOLD = """
-import fcntl, sys, time
-file = open(sys.argv[1], "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-file.write("process 7 on here")
-file.flush()
-print("held", flush=True)
-time.sleep(60)
-"""
-
-
 def test_a_run_that_is_in_use_is_refused_by_name(tmp_path: Path, tiny_policy: Path) -> None:
     values = recipe(tmp_path, tiny_policy)
     folder = loop.run_dir(values)
     folder.create()
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder.lock_file)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(RunError, match="is in use by process 7 on here"):
-            loop.run(values)
-        holder.kill()
+    catalog = catalog_of(values)
+    catalog.trainers.take_over(Process("process 7 on there", "there|7|1"))
+    with pytest.raises(
+        RunError, match=r"this run is being trained by process 7 on there, for 0 s, last heard of 0 s ago; stop it, or wait"
+    ):
+        loop.run(values)
+    assert not folder.failure_file.exists(), "the run has not failed: it goes on elsewhere"
+    catalog.trainers.release(1)
+    loop.run(values)
+    catalog.close()
+
+
+def test_a_second_trainer_is_refused_until_the_first_one_is_dead(tmp_path: Path, tiny_policy: Path) -> None:
+    values = recipe(tmp_path, tiny_policy, steps=200)
+    first = loop.FORK.Process(target=loop.run, args=(values,))
+    first.start()
+    catalog = None
+    while catalog is None or not catalog.claims.steps():
+        assert first.is_alive()
+        time.sleep(0.05)
+        if catalog is None and loop.run_dir(values).catalog_file.exists():
+            catalog = catalog_of(values)
+    with pytest.raises(RunError, match=rf"this run is being trained by process {first.pid} on .*, for \d+ s, last heard of \d+ s ago"):
+        loop.run(values)
+    first.kill()
+    first.join()
+    num_done = len(catalog.claims.steps())
+    assert loop.run({**values, "steps": num_done + 1})["steps"] == num_done + 1, "a process that is known to be dead is not waited for"
+    catalog.close()

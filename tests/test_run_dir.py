@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rft_core.errors import RunError, UserError
-from rft_core.run_dir import RunDir, file_sha256, find_run, folder_written_whole, remove_leftovers, write_whole
-from tests.disks import full_disk
+from rft_core.errors import RunError
+from rft_core.run_dir import RunDir, find_run
 
 
 def names(folder: Path) -> set[str]:
@@ -34,7 +33,6 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
 
 def test_what_a_killed_creator_left_is_no_hindrance(tmp_path: Path) -> None:
     (tmp_path / "run.json.tmp-0000").write_text("{")
-    (tmp_path / "run.lock").write_text("")
     RunDir(tmp_path).create()
     assert len(RunDir(tmp_path).run_id) == 32
 
@@ -75,70 +73,3 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
         find_run("other", tmp_path / "runs")
     with pytest.raises(RunError, match="known runs: none"):
         find_run("other", tmp_path / "nowhere")
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "summary.json"
-    write_whole(path, "first")
-    write_whole(path, b"second \xff")
-    assert path.read_bytes() == b"second \xff"
-    assert names(path.parent) == {"summary.json"}
-
-
-def test_a_full_disk_is_one_line_and_leaves_the_old_file(tmp_path: Path) -> None:
-    with full_disk(tmp_path / "disk") as disk:
-        path = disk.folder / "summary.json"
-        write_whole(path, "old")
-        with pytest.raises(UserError) as raised:
-            write_whole(path, b"x" * 2_000_000)
-        found = str(raised.value)
-        assert found.startswith(f"can't write below {disk.folder} ({disk.message}), ")
-        assert "MB are free there; make room, or let this user write there, then run the same command again" in found
-        assert path.read_text() == "old"
-        assert names(disk.folder) <= {"summary.json", "ballast"}
-        disk.make_room()
-        write_whole(path, b"x" * 2_000_000)
-        assert path.stat().st_size == 2_000_000
-
-
-def test_a_place_below_a_file_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"can't write below .*file/deeper \(Not a directory\)"):
-        write_whole(tmp_path / "file" / "deeper" / "summary.json", "x")
-
-
-def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "weights" / "v000001"
-
-    def fail_halfway() -> None:
-        with folder_written_whole(target) as folder:
-            (folder / "a").write_text("torn")
-            raise ValueError("halfway")
-
-    with pytest.raises(ValueError, match="halfway"):
-        fail_halfway()
-    assert names(tmp_path) == {"weights"}
-    for content in ("first", "second"):
-        with folder_written_whole(target) as folder:
-            assert not target.exists() or (target / "a").read_text() == "first"
-            (folder / "deeper").mkdir()
-            (folder / "deeper" / "b").write_text(content)
-            (folder / "a").write_text(content)
-    assert names(tmp_path) == {"weights", "v000001", "a", "deeper", "b"}
-    assert (target / "a").read_text() == "second"
-
-
-def test_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
-    for name in (".v000001.tmp-12ab", ".saving.tmp-xy"):
-        (tmp_path / name / "inside").mkdir(parents=True)
-    (tmp_path / "a.parquet.tmp-12ab").write_text("")
-    (tmp_path / "a.parquet").write_text("")
-    (tmp_path / "v000002").mkdir()
-    remove_leftovers(tmp_path)
-    assert names(tmp_path) == {"a.parquet", "v000002"}
-    remove_leftovers(tmp_path / "nowhere")
-
-
-def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
-    (tmp_path / "abc").write_bytes(b"abc")
-    assert file_sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -1,7 +1,27 @@
 """The experience table: immutable Parquet segments and overlays, asked through DuckDB."""
 
-from rft_core.buffer.query import VIEWS, Questions
-from rft_core.buffer.selection import Selected, oldest_first
-from rft_core.buffer.store import ExperienceStore, Shaped, StoredGroup, read_answers
+from rft_core.buffer.opening import Table, check_places, is_there, open_catalog, open_files, open_table
+from rft_core.buffer.query import VIEWS, Questions, check_condition
+from rft_core.buffer.selection import Selector, Wanted, chooser, selectors
+from rft_core.buffer.store import ExperienceStore, Shaped, StoredGroup, Terms, read_answers
 
-__all__ = ["VIEWS", "ExperienceStore", "Questions", "Selected", "Shaped", "StoredGroup", "oldest_first", "read_answers"]
+__all__ = [
+    "VIEWS",
+    "ExperienceStore",
+    "Questions",
+    "Selector",
+    "Shaped",
+    "StoredGroup",
+    "Table",
+    "Terms",
+    "Wanted",
+    "check_condition",
+    "check_places",
+    "chooser",
+    "is_there",
+    "open_catalog",
+    "open_files",
+    "open_table",
+    "read_answers",
+    "selectors",
+]

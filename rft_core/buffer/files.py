@@ -1,15 +1,20 @@
 """Immutable Parquet files: written whole or not at all, verified when they are read."""
 
-from pathlib import Path
+from hashlib import sha256
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rft_core.catalog import StoredFile
+from rft_core.buffer import schema
+from rft_core.buffer.rows import write_parquet
+from rft_core.catalog import Catalog, StoredFile
 from rft_core.errors import SegmentError
 from rft_core.failpoints import failpoint
-from rft_core.run_dir import RunDir, file_sha256, write_whole
+from rft_core.storage import Storage
+
+MISSING = "is missing"
+"""What is wrong with a file that is not there."""
 
 
 def unique_name(key: str) -> str:
@@ -17,34 +22,78 @@ def unique_name(key: str) -> str:
     return f"{key}-{uuid4().hex[:8]}.parquet"
 
 
-def write(run_dir: RunDir, path: Path, table: pa.Table, point: str) -> StoredFile:
+def write(storage: Storage, uri: str, table: pa.Table, point: str) -> StoredFile:
     """Write a table to a new file of the run.
 
     Args:
-        run_dir: Whose file it is.
-        path: Where; a name that was not used before.
+        storage: Where the run's files are.
+        uri: Of the file; one that was not used before.
         table: What.
         point: The failpoint to pass when the file is there.
 
     Raises:
-        UserError: There is no space or no permission.
+        UserError: There is no space or no permission, or the object store can't be reached.
     """
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    write_whole(path, sink.getvalue().to_pybytes())
+    content = write_parquet(table)
+    storage.write(uri, content)
     failpoint(point)
-    return StoredFile(run_dir.relative(path), table.num_rows, file_sha256(path))
+    return StoredFile(uri, table.num_rows, content.size, sha256(content).hexdigest())
 
 
-def read(run_dir: RunDir, file: StoredFile) -> pa.Table:
+def read(storage: Storage, file: StoredFile) -> pa.Table:
     """Read a file of the run back.
 
     Raises:
         SegmentError: It is missing, torn or altered; names it.
     """
-    path = run_dir.resolve(file.uri)
-    if not path.exists():
-        raise SegmentError(f"{path} is missing", "the catalog holds it as written; restore it from a copy")
-    if file_sha256(path) != file.sha256:
-        raise SegmentError(f"{path} does not have the bytes that were written (SHA-256 differs)", "restore it from a copy")
-    return pq.read_table(path)
+    try:
+        content = storage.read(file.uri)
+    except FileNotFoundError:
+        raise missing(storage, file.uri) from None
+    problem = damage(content, file)
+    if problem:
+        raise SegmentError(f"{file.uri} of {storage.url} {problem}", "restore it from a copy; `rft fsck` lists all that is damaged")
+    return pq.read_table(pa.BufferReader(content))
+
+
+def read_segment(storage: Storage, file: StoredFile) -> pa.Table:
+    """Read a segment back, as a table of the columns `schema.EXPERIENCES`.
+
+    Raises:
+        SegmentError: It is missing, torn or altered, or a newer version of Tidemill wrote it; names it.
+    """
+    table = read(storage, file)
+    schema.check_version(table.schema, file.uri)
+    return schema.upgrade(table, file.uri)
+
+
+def missing(storage: Storage, uri: str) -> SegmentError:
+    """The error for a file that is not there."""
+    return SegmentError(f"{uri} of {storage.url} {MISSING}", "the catalog holds it as written: restore it from a copy")
+
+
+def other_size(found: int, file: StoredFile) -> str:
+    """What is wrong with a file that has another size than it was written with."""
+    return f"has {found} bytes, {file.bytes} were written"
+
+
+def damage(content: pa.Buffer, file: StoredFile) -> str | None:
+    """What is wrong with the bytes of a file; null if they are those that were written."""
+    if file.bytes and content.size != file.bytes:
+        return other_size(content.size, file)
+    if file.sha256 and sha256(content).hexdigest() != file.sha256:
+        return "does not have the bytes that were written (SHA-256 differs)"
+    return None
+
+
+def num_deleted(catalog: Catalog, at: int, pipeline: str | None = None) -> int:
+    """How many files of an earlier state of the table were deleted, since nothing needed that state any more.
+
+    Args:
+        catalog: The catalog.
+        at: Sequence number of the state.
+        pipeline: Count the overlays of this pipeline; segments if left out.
+    """
+    columns, found = catalog.relation("segments" if pipeline is None else "overlays")
+    ended = [row for values in found if (row := dict(zip(columns, values, strict=True)))["collected_at"] is not None]
+    return sum(row["sequence"] <= at < row["ended"] and row.get("pipeline") == pipeline for row in ended)

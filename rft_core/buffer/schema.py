@@ -1,36 +1,41 @@
-"""The columns of an experience, and the one place where rows are checked."""
-
-import json
-import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+"""The columns of the table's files, and what becomes of those of another version."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from rft_core.errors import SegmentError, TidemillError
-from rft_core.types import Experience, Source, StopReason
+from rft_core.errors import SegmentError
 
 VERSION = 1
 """Of these columns; written into every segment."""
 
+
+def _always(name: str, kind: pa.DataType) -> pa.Field:
+    """A column that every version of the table has, without nulls; all others may be missing from an older one."""
+    return pa.field(name, kind, nullable=False)
+
+
+def _per_token(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind, nullable=False))  # `element` is what Parquet calls it
+
+
 EXPERIENCES = pa.schema(
     [
-        ("experience_id", pa.string()),
-        ("group_id", pa.string()),
-        ("task_id", pa.string()),
-        ("lease_id", pa.string()),
-        ("attempt", pa.int32()),
-        ("turn_index", pa.int32()),
-        ("explorer", pa.string()),
-        ("policy_version", pa.int32()),
-        ("policy_version_end", pa.int32()),
-        ("tokens", pa.list_(pa.int32())),
-        ("action_mask", pa.list_(pa.bool_())),
-        ("logprobs", pa.list_(pa.float32())),
-        ("temperature", pa.float64()),
-        ("prompt_length", pa.int32()),
-        ("prompt_text", pa.string()),
-        ("response_text", pa.string()),
+        _always("experience_id", pa.string()),
+        _always("group_id", pa.string()),
+        _always("task_id", pa.string()),
+        _always("lease_id", pa.string()),
+        _always("attempt", pa.int32()),
+        _always("turn_index", pa.int32()),
+        _always("explorer", pa.string()),
+        _always("policy_version", pa.int32()),
+        _always("policy_version_end", pa.int32()),
+        _always("tokens", _per_token(pa.int32())),
+        _always("action_mask", _per_token(pa.bool_())),
+        _always("logprobs", _per_token(pa.float32())),
+        _always("temperature", pa.float64()),
+        _always("prompt_length", pa.int32()),
+        _always("prompt_text", pa.string()),
+        _always("response_text", pa.string()),
         ("reward", pa.float64()),
         ("stop_reason", pa.string()),
         ("reward_parts", pa.map_(pa.string(), pa.float64())),
@@ -43,6 +48,7 @@ EXPERIENCES = pa.schema(
     ],
     metadata={"tidemill.schema": str(VERSION)},
 )
+"""One row an experience, by the names of the fields of `rft_core.types.Experience`; `info` is JSON."""
 
 OVERLAY = pa.schema(
     [
@@ -70,82 +76,84 @@ EVALUATION = pa.schema(
 )
 """One scored answer to a held-out task."""
 
-_TEXT = ("prompt_text", "response_text", "error")
-
-
-def validate(row: Experience) -> None:
-    """Check what every reader of the table relies on.
-
-    Raises:
-        TidemillError: A per-token list has another length than `tokens`, a trained token has a log-prob that can't be,
-            or the reward is not finite.
-    """
-    for name in ("action_mask", "logprobs"):
-        if len(getattr(row, name)) != len(row.tokens):
-            raise TidemillError(
-                f"experience {row.experience_id}: {name} has {len(getattr(row, name))} entries for {len(row.tokens)} tokens"
-            )
-    if row.teacher_logprobs and len(row.teacher_logprobs) != len(row.tokens):
-        raise TidemillError(f"experience {row.experience_id}: teacher_logprobs and tokens differ in length")
-    if not all(math.isfinite(value) and value <= 1e-4 for value in row.logprobs):
-        raise TidemillError(f"experience {row.experience_id}: a log-prob is above 0 or not finite")
-    if row.reward is not None and not math.isfinite(row.reward):
-        raise TidemillError(f"experience {row.experience_id}: its reward is {row.reward}", "a reward is finite, or null while not known")
-
-
-def to_arrow(rows: Sequence[Experience]) -> pa.Table:
-    """Rows as an Arrow table of schema `EXPERIENCES`, validated."""
-    for row in rows:
-        validate(row)
-    columns = {name: [_stored(name, getattr(row, name)) for row in rows] for name in EXPERIENCES.names}
-    return pa.table(columns, schema=EXPERIENCES)
-
-
-def from_arrow(table: pa.Table) -> list[Experience]:
-    """Rows of an Arrow table of schema `EXPERIENCES`."""
-    return [_experience(values) for values in table.to_pylist(maps_as_pydicts="strict")]
-
 
 def check_version(schema: pa.Schema, where: str) -> None:
-    """Refuse rows that a newer version of this code wrote.
+    """Refuse columns that this code does not know; those of older versions are known, see `upgrade`.
+
+    Args:
+        schema: Of the file that was read.
+        where: Names the file in the error.
 
     Raises:
-        SegmentError: The columns are of another version.
+        SegmentError: A newer version of Tidemill wrote the file, or none did.
     """
-    found = (schema.metadata or {}).get(b"tidemill.schema", b"?").decode()
-    if found != str(VERSION):
+    found = (schema.metadata or {}).get(b"tidemill.schema", b"").decode("utf-8", "backslashreplace")
+    if not found.isdecimal():
+        said = f"says {found!r} as" if found else "has no"
+        raise SegmentError(
+            f"{where} is not a segment of Tidemill: its metadata {said} `tidemill.schema`", "each segment has its version there"
+        )
+    if int(found) > VERSION:
         raise SegmentError(f"{where} has columns of version {found}, this code has {VERSION}", "upgrade tidemill")
 
 
-def clean_text(text: str) -> str:
-    """The same text as it can be stored: lone surrogates, which UTF-8 has no form for, become backslash escapes."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+def upgrade(table: pa.Table, where: str = "the table") -> pa.Table:
+    """Bring a table of this version or an older one to the columns of `EXPERIENCES`, in their order and types.
+
+    A column that its version did not have yet is null; one that `EXPERIENCES` does not have any more is left out.
+
+    Args:
+        table: What was read.
+        where: Names its file in errors.
+
+    Raises:
+        SegmentError: A column that every version has is missing or has a null, a text is not UTF-8, or a value does not
+            fit the type of its column; names the column, and the row where there is one.
+    """
+    check_text(table, where)
+    return pa.table([_upgraded(table, field, where) for field in EXPERIENCES], schema=EXPERIENCES)
 
 
-def jsonable(values: Iterable[tuple[str, Any]]) -> str:
-    """Key-value pairs as JSON; what JSON has no form for becomes its text."""
-    return json.dumps(dict(values), default=str, ensure_ascii=True, sort_keys=True)
+def check_text(table: pa.Table, where: str) -> None:
+    """Refuse bytes that are not UTF-8: files and DuckDB pass on what another program wrote, and Python fails only when it is shown.
+
+    Args:
+        table: Any table that was read.
+        where: Names its file in the error.
+
+    Raises:
+        SegmentError: Names the column, the row and the bytes.
+    """
+    for name in table.schema.names:
+        try:
+            table.column(name).validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise SegmentError(
+                f"{where}, column {name}{_first_unreadable(table.column(name), error)}", "restore the file from a copy"
+            ) from None
 
 
-def _stored(name: str, value: Any) -> Any:
-    if name == "info":
-        return jsonable(value.items())
-    if name == "reward_parts":
-        return list(value.items())
-    if name in _TEXT and value is not None:
-        return clean_text(value)
-    return value
+def _upgraded(table: pa.Table, field: pa.Field, where: str) -> pa.Array | pa.ChunkedArray:
+    if field.name not in table.schema.names:
+        if not field.nullable:
+            raise SegmentError(f"{where} has no column {field.name}", "every version of the table has it; restore the file from a copy")
+        return pa.nulls(table.num_rows, field.type)
+    column, named = table.column(field.name), f"{where}, column {field.name}"
+    if not field.nullable and column.null_count:
+        raise SegmentError(f"{named}, row {pc.index(column.is_null(), True).as_py()} is null", "no row may be without it")
+    try:
+        column = column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise SegmentError(f"{named} is {column.type}: {reason}", f"this version has {field.type} there") from None
+    if pa.types.is_list(field.type) and not field.type.value_field.nullable and any(chunk.flatten().null_count for chunk in column.chunks):
+        raise SegmentError(f"{named} has a null among the values of a row", "each token has one")
+    return column
 
 
-def _experience(values: dict[str, Any]) -> Experience:
-    lists = {name: tuple(values[name]) for name in ("tokens", "action_mask", "logprobs", "turn_rewards", "teacher_logprobs")}
-    stop = values["stop_reason"]
-    return Experience(
-        **{
-            **values,
-            **lists,
-            "source": Source(values["source"]),
-            "stop_reason": None if stop is None else StopReason(stop),
-            "info": json.loads(values["info"]),
-        }
-    )
+def _first_unreadable(column: pa.ChunkedArray, error: pa.ArrowInvalid) -> str:
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        for row, value in enumerate(column.cast(pa.large_binary()).to_pylist()):
+            if value is not None and value.decode("utf-8", "ignore").encode() != value:
+                return f", row {row} is not UTF-8: {value[:80]!r}"
+    return f" can't be read: {error}"

@@ -1,19 +1,22 @@
 """The experience table: the face of the buffer."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from rft_core.buffer import files, schema
-from rft_core.catalog import Catalog, NewGroup, StoredFile
+from rft_core.buffer import files, rows, schema
+from rft_core.buffer.labels import Combine, combined
+from rft_core.catalog import REWARD, Catalog, NewGroup, Settlement, StoredFile
 from rft_core.errors import DeadlineError, LostClaimError, SegmentError
 from rft_core.failpoints import failpoint
-from rft_core.run_dir import RunDir, remove_leftovers
-from rft_core.types import Experience
+from rft_core.run_dir import EVALUATIONS, OVERLAYS, SEGMENTS
+from rft_core.storage import Storage
+from rft_core.types import Experience, Source, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,34 +31,72 @@ class Shaped:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group's rows as they happened, and what a pipeline made of them."""
+    """A group's rows as they happened, what was said of them since, and what a pipeline made of them."""
 
     group_id: str
     rows: tuple[Experience, ...]
     shaped: Mapping[str, Shaped]
     """By experience id; empty where no overlay was asked for."""
+    labelled: Mapping[str, float] = field(default_factory=dict)
+    """Labels of the reward, by experience id."""
+
+    def attempts(self) -> list[tuple[Experience, ...]]:
+        """The rows of each attempt."""
+        return [tuple(attempt) for _, attempt in groupby(self.rows, key=lambda row: row.attempt)]
+
+    def reward_of(self, attempt: Sequence[Experience]) -> float | None:
+        """The reward of an attempt before any shaping: its label where it has one, or what the scorer gave."""
+        labels = [self.labelled[row.experience_id] for row in attempt if row.experience_id in self.labelled]
+        return labels[-1] if labels else attempt[-1].reward
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a run takes rows into its table."""
+
+    writer: str = "explorer-0"
+    """Who writes: an explorer's name, or what the process does. What a killed writer left is swept under this name."""
+    awaits_rewards: bool = True
+    """Whether a group of which no attempt has a reward waits for labels; false for runs that learn without rewards."""
+    awaits_each: bool = False
+    """Whether it waits already when one attempt has none; else such an attempt is not trained, and the others are."""
+    deadline_s: float | None = None
+    """How long it waits; null: to the end of the run."""
+    pipeline: str | None = None
+    """Version of the run's pipeline of operators, which groups pass before they are trained; null for none."""
+    score: Callable[[Sequence[float]], float | None] = lambda rewards: None
+    """The priority of a group, given the rewards of its attempts."""
+    then: Settlement = "drop"
+    """What becomes of a group whose deadline passes."""
+    combine: Combine = "newest"
+    """What counts where several labels of one experience differ."""
+
+    @property
+    def ready_for(self) -> Literal["shaping", "training"]:
+        """What groups with rewards wait for next."""
+        return "training" if self.pipeline is None else "shaping"
 
 
 class ExperienceStore:
     """Appends segments and overlays, and reads groups back.
 
     Args:
-        run_dir: Where the files are.
+        storage: Where the files are.
         catalog: What makes them part of the table.
-        awaits_rewards: Whether a group without any reward waits for labels; false for runs that learn without rewards.
+        terms: How rows become groups that are trained on.
     """
 
-    def __init__(self, run_dir: RunDir, catalog: Catalog, awaits_rewards: bool = True) -> None:
-        self._run_dir = run_dir
+    def __init__(self, storage: Storage, catalog: Catalog, terms: Terms = Terms()) -> None:
+        self._storage = storage
         self._catalog = catalog
-        self._awaits_rewards = awaits_rewards
+        self.terms = terms
 
-    def append(self, key: str, rows: Sequence[Experience], explorer: str, step: int, rejected: str | None = None) -> StoredFile:
+    def append(self, key: str, experiences: Sequence[Experience], explorer: str, step: int, rejected: str | None = None) -> StoredFile:
         """Append the rows of whole groups as one segment, and close their leases.
 
         Args:
             key: Names this append: a second one with it changes nothing.
-            rows: Attempts of any number of groups; they are stored group by group and attempt by attempt.
+            experiences: Attempts of any number of groups; they are stored group by group and attempt by attempt.
             explorer: Who sampled them.
             step: The step that they were sampled for.
             rejected: Why none of them may be trained, where too many attempts failed; their leases are issued again.
@@ -68,125 +109,219 @@ class ExperienceStore:
         known = self._catalog.segments.find(key)
         if known is not None:
             return known
-        groups = _by_group(rows)
-        table = schema.to_arrow([row for group in groups for row in group])
-        path = self._run_dir.segment(files.unique_name(key))
-        self._catalog.segments.intend(key, self._run_dir.relative(path))
+        groups = _by_group(experiences)
+        table = rows.to_arrow([row for group in groups for row in group])
+        uri = f"{SEGMENTS}/{files.unique_name(key)}"
+        self._catalog.segments.intend(key, uri, self.terms.writer)
         failpoint("segment.intended")
-        file = files.write(self._run_dir, path, table, "segment.renamed")
-        new = [_new_group(group, self._awaits_rewards) for group in groups]
+        file = files.write(self._storage, uri, table, "segment.renamed")
+        new = [self._new_group(group) for group in groups]
         if rejected is not None:
-            new = [replace(group, status="failed", reason=rejected) for group in new]
+            new = [replace(group, status="failed", reason=rejected, queue=None) for group in new]
         try:
-            self._catalog.segments.commit(key, file, path.stat().st_size, explorer, step, schema.VERSION, new, rejected)
+            self._catalog.segments.commit(key, file, explorer, step, schema.VERSION, new, rejected)
         except LostClaimError:
-            path.unlink(missing_ok=True)  # whoever took over may have swept already, and would never find it
+            self._storage.delete(uri)  # whoever took over may have swept already, and would never find it
             raise
         failpoint("segment.committed")
         return file
 
-    def overlay(self, pipeline: str, segment: str, shaped: Sequence[Shaped], account: Any, dropped: Mapping[str, str]) -> None:
-        """Lay what a pipeline made of a segment over it; a second time changes nothing.
+    def overlay(
+        self, segment: str, shaped: Mapping[str, Sequence[Shaped]], account: Any, dropped: Mapping[str, str], read_at: int | None = None
+    ) -> None:
+        """Lay what the run's pipeline made of groups over them; the same groups a second time change nothing.
 
         Args:
-            pipeline: The pipeline's version.
-            segment: Key of the segment.
-            shaped: One for each of its rows.
+            segment: Key of the append that brought them.
+            shaped: By group id, one for each of its rows.
             account: What the operators say of what they did, as plain values.
             dropped: Groups of which nothing is left, with the reason.
-        """
-        if self._catalog.segments.overlay(pipeline, segment) is not None:
-            return
-        rows = [{"pipeline": pipeline, **{name: getattr(row, name) for name in Shaped.__slots__}} for row in shaped]
-        table = pa.Table.from_pylist(rows, schema=schema.OVERLAY)
-        path = self._run_dir.overlay(files.unique_name(f"{pipeline}-{segment}"))
-        file = files.write(self._run_dir, path, table, "overlay.renamed")
-        self._catalog.segments.commit_overlay(pipeline, segment, file, account, dropped)
+            read_at: Sequence number of the state that the groups were read at: those that got another reward since are shaped again.
+                The present one if left out, which is right where nobody labels meanwhile.
 
-    def groups(self, group_ids: Sequence[str], pipeline: str | None = None) -> list[StoredGroup]:
+        Raises:
+            LostClaimError: Another process swept this one's intent.
+        """
+        pipeline = self.terms.pipeline
+        assert pipeline is not None, "a run without operators shapes nothing"
+        read_at = self._catalog.segments.snapshot() if read_at is None else read_at
+        labelled = self._catalog.labels.newest(list(shaped), REWARD, read_at)  # a group that gets another label is shaped again
+        key = f"{pipeline}-{segment}-{digest('overlay', labelled, *sorted(shaped))[:8]}"
+        if self._catalog.segments.has_overlay(key):
+            return
+        values = [
+            {"pipeline": pipeline, **{name: _clean(getattr(row, name)) for name in Shaped.__slots__}}
+            for group in shaped.values()
+            for row in group
+        ]
+        uri = f"{OVERLAYS}/{files.unique_name(key)}"
+        self._catalog.segments.intend(key, uri, self.terms.writer)
+        file = files.write(self._storage, uri, pa.Table.from_pylist(values, schema=schema.OVERLAY), "overlay.renamed")
+        try:
+            self._catalog.segments.commit_overlay(key, pipeline, file, list(shaped), account, dropped, read_at=read_at)
+        except LostClaimError:
+            self._storage.delete(uri)
+            raise
+
+    def groups(self, group_ids: Sequence[str], pipeline: str | None = None, at: int | None = None) -> list[StoredGroup]:
         """Read groups back, in the order asked for.
 
         Args:
             group_ids: Which.
             pipeline: Bring what this pipeline made of them too.
+            at: Sequence number of the state whose labels and overlays count; the present one if left out.
 
         Raises:
-            SegmentError: A file that holds them is missing, torn or altered.
+            SegmentError: A file that holds them is missing, torn or altered, or was deleted since nothing needed it any more.
         """
-        where = self._catalog.segments.of_groups(group_ids)
-        found: dict[str, StoredGroup] = {}
-        for segment, file in dict(where.values()).items():
-            shaped = self._shaped(pipeline, segment) if pipeline else {}
-            for row_group in self._rows_by_group(file, wanted=set(group_ids)):
-                mine = {row.experience_id: shaped[row.experience_id] for row in row_group if row.experience_id in shaped}
-                found[row_group[0].group_id] = StoredGroup(row_group[0].group_id, row_group, mine)
-        return [found[group_id] for group_id in group_ids]
+        found = self._rows_of(group_ids)
+        shaped = self._shaped(pipeline, found, at) if pipeline else {}
+        labelled = combined(self._catalog.labels.of_groups(group_ids, REWARD, at), self.terms.combine)
+        return [
+            StoredGroup(
+                group_id,
+                mine := found[group_id],
+                {row.experience_id: shaped[row.experience_id] for row in mine if row.experience_id in shaped},
+                {row.experience_id: labelled[row.experience_id] for row in mine if row.experience_id in labelled},
+            )
+            for group_id in group_ids
+        ]
 
-    def write_answers(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
-        """Write the scored answers of an evaluation, of the columns of `schema.EVALUATION`; returns their URI."""
-        cleaned = [{key: schema.clean_text(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
-        path = self._run_dir.evaluation(f"{name}.parquet")
-        return files.write(self._run_dir, path, pa.Table.from_pylist(cleaned, schema=schema.EVALUATION), "evaluation.written").uri
+    def read_arrays(self, file: StoredFile) -> dict[str, Any]:
+        """Read a segment whole, as arrays: by column, a NumPy view a row for what is per token, a value a row for the rest.
+
+        Raises:
+            SegmentError: It is missing, torn or altered.
+        """
+        return rows.to_arrays(files.read_segment(self._storage, file))
+
+    def settle(self) -> tuple[int, int]:
+        """Settle the groups whose deadline for labels has passed; returns how many were dropped, and how many go on."""
+        return self._catalog.labels.settle(self.terms.then, self.terms.ready_for)
+
+    def write_answers(self, name: str, answers: Sequence[Mapping[str, Any]]) -> StoredFile:
+        """Write the scored answers of an evaluation, of the columns of `schema.EVALUATION`."""
+        cleaned = [{key: _clean(value) for key, value in row.items()} for row in answers]
+        table = pa.Table.from_pylist(cleaned, schema=schema.EVALUATION)
+        return files.write(self._storage, f"{EVALUATIONS}/{name}.parquet", table, "evaluation.written")
 
     def sweep(self) -> None:
-        """Remove what killed writers left: the intents first, their files after. Only for the process that holds the run."""
-        segments = self._catalog.segments
-        abandoned = segments.intended_uris()
-        segments.forget_intents()
-        overlays = [self._run_dir.relative(path) for path in self._run_dir.overlay("").glob("*.parquet")]
-        committed = {file.uri for _, file in segments.files()} | {file.uri for file in segments.overlay_files()}
-        for uri in {*abandoned, *overlays} - committed:
-            self._run_dir.resolve(uri).unlink(missing_ok=True)
-        for folder in ("segments", "overlays", "evaluations"):
-            remove_leftovers(self._run_dir.root / folder)
+        """Remove what killed writers left: the intents of this one's name and those that are too old, and their files after."""
+        self._catalog.segments.sweep(self.terms.writer, remove=partial(remove_tries, self._storage))
 
-    def _rows_by_group(self, file: StoredFile, wanted: set[str]) -> list[tuple[Experience, ...]]:
-        table = files.read(self._run_dir, file)
-        schema.check_version(table.schema, file.uri)
-        rows = [row for row in schema.from_arrow(table) if row.group_id in wanted]
-        return [tuple(group) for _, group in groupby(rows, key=lambda row: row.group_id)]
+    def _new_group(self, group: list[Experience]) -> NewGroup:
+        attempts = [list(attempt) for _, attempt in groupby(group, key=lambda row: row.attempt)]
+        status, reason = _status(attempts, self.terms)
+        rewards = [attempt[-1].reward for attempt in attempts if attempt[-1].reward is not None]
+        pending = status == "pending"
+        return NewGroup(
+            group_id=group[0].group_id,
+            lease_id=group[0].lease_id,
+            size=len(attempts),
+            status=status,
+            reason=reason,
+            lowest_version=min(row.policy_version for row in group),
+            source=next((row.source.value for row in group if row.source is not Source.POLICY), Source.POLICY.value),
+            priority=self.terms.score(rewards) or 0.0,
+            queue="labels" if pending else self.terms.ready_for if status == "ready" else None,
+            rewarded=len(rewards),
+            awaits=[[row.experience_id for row in attempt] for attempt in attempts if _is_unrewarded(attempt)] if pending else [],
+            due_in_s=self.terms.deadline_s if pending else None,
+        )
 
-    def _shaped(self, pipeline: str, segment: str) -> dict[str, Shaped]:
-        file = self._catalog.segments.overlay(pipeline, segment)
-        if file is None:
-            return {}
-        table = files.read(self._run_dir, file).select(Shaped.__slots__)
-        return {row["experience_id"]: Shaped(**row) for row in table.to_pylist()}
+    def _rows_of(self, group_ids: Sequence[str]) -> dict[str, tuple[Experience, ...]]:
+        """The rows of groups. A compaction may delete a file between the look-up and the read: then the rows are in another one."""
+        found: dict[str, tuple[Experience, ...]] = {}
+        where = self._catalog.segments.of_groups(group_ids)
+        gone = next((group_id for group_id in group_ids if group_id not in where), None)
+        if gone is not None:
+            raise SegmentError(f"the rows of group {gone} were let go", "keep more of the table (table.retention), or pin what is needed")
+        for file in dict.fromkeys(file for _, file in where.values()):
+            try:
+                table = files.read_segment(self._storage, file)
+            except SegmentError:
+                if file in {now for _, now in self._catalog.segments.of_groups(group_ids).values()}:
+                    raise
+                return self._rows_of(group_ids)
+            found.update(_grouped(table, pa.array(group_ids)))
+        return found
+
+    def _shaped(self, pipeline: str, found: Mapping[str, Sequence[Experience]], at: int | None) -> dict[str, Shaped]:
+        """What a pipeline made of groups, given their rows, by experience id. As with rows, a compaction may move it meanwhile."""
+        overlays = self._catalog.segments.overlays_of(pipeline, list(found), at)
+        if at is not None and len(overlays) < len(found) and files.num_deleted(self._catalog, at, pipeline):
+            lost = next(group_id for group_id in found if group_id not in overlays)
+            raise SegmentError(f"what operators made of group {lost} at {at} was deleted", "pin a state for as long as it is needed")
+        shaped: dict[str, Shaped] = {}
+        for file in dict.fromkeys(overlays.values()):
+            # It may say something older of other groups.
+            mine = [row.experience_id for group_id, newest in overlays.items() if newest == file for row in found[group_id]]
+            try:
+                table = files.read(self._storage, file).select(Shaped.__slots__)
+            except SegmentError:
+                if file in self._catalog.segments.overlays_of(pipeline, list(found), at).values():
+                    raise
+                return self._shaped(pipeline, found, at)
+            of_mine = table.filter(pc.is_in(table["experience_id"], value_set=pa.array(mine, pa.string())))
+            shaped.update({row["experience_id"]: Shaped(**row) for row in of_mine.to_pylist()})
+        return shaped
 
 
-def _by_group(rows: Sequence[Experience]) -> list[list[Experience]]:
+def remove_tries(storage: Storage, uri: str) -> None:
+    """Remove a file that was never committed, and what a killed writer left of it."""
+    storage.delete(uri)
+    for leftover in storage.leftovers(uri.rpartition("/")[0]):
+        if leftover.startswith(f"{uri}."):
+            storage.delete(leftover)
+
+
+def read_answers(storage: Storage, uri: str, sha256: str | None = None) -> list[dict[str, Any]]:
+    """Read the scored answers of an evaluation back: values by the columns of `schema.EVALUATION`.
+
+    Args:
+        storage: Where they are.
+        uri: Of their file.
+        sha256: Of the file as it was written; not verified if left out.
+
+    Raises:
+        SegmentError: The file is missing, torn or altered.
+    """
+    try:
+        answers: list[dict[str, Any]] = files.read(storage, StoredFile(uri, 0, 0, sha256 or "")).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise SegmentError(f"{uri} of {storage.url} can't be read ({str(error).splitlines()[0]})", "score that version again") from None
+    return answers
+
+
+def _clean(value: Any) -> Any:
+    return rows.clean_text(value) if isinstance(value, str) else value
+
+
+def _grouped(table: pa.Table, wanted: pa.Array) -> dict[str, tuple[Experience, ...]]:
+    """The rows of the wanted groups, by group id."""
+    mine = table.filter(pc.is_in(table["group_id"], value_set=wanted))
+    return {group_id: tuple(group) for group_id, group in groupby(rows.from_arrow(mine), key=lambda row: row.group_id)}
+
+
+def _by_group(experiences: Sequence[Experience]) -> list[list[Experience]]:
     """Rows by group in the order in which the groups appear, in each by attempt."""
     groups: dict[str, list[Experience]] = {}
-    for row in rows:
+    for row in experiences:
         groups.setdefault(row.group_id, []).append(row)
     return [sorted(group, key=lambda row: row.attempt) for group in groups.values()]
 
 
-def _new_group(rows: list[Experience], awaits_rewards: bool) -> NewGroup:
-    attempts = {row.attempt for row in rows}
-    status, reason = _status(rows, awaits_rewards)
-    return NewGroup(rows[0].group_id, rows[0].lease_id, len(attempts), status, reason, min(row.policy_version for row in rows))
-
-
-def _status(rows: list[Experience], awaits_rewards: bool) -> tuple[str, str]:
-    """Failed if every attempt did, pending if none that did not fail has the reward that it waits for, else ready."""
-    errors = [row.error for row in rows if row.error is not None]
-    if len(errors) == len(rows):
+def _status(attempts: list[list[Experience]], terms: Terms) -> tuple[str, str]:
+    """Failed if every attempt did, pending if the rewards that it waits for are missing, else ready."""
+    errors = [attempt[-1].error for attempt in attempts if attempt[-1].error is not None]
+    if len(errors) == len(attempts):
         timed_out = all(error.startswith(DeadlineError.__name__) for error in errors)
         return ("timed_out" if timed_out else "failed"), errors[0]
-    if awaits_rewards and all(row.reward is None for row in rows if row.error is None):
+    unrewarded = sum(map(_is_unrewarded, attempts))
+    if terms.awaits_rewards and unrewarded and (terms.awaits_each or unrewarded == len(attempts) - len(errors)):
         return "pending", "no reward yet"
     return "ready", ""
 
 
-def read_answers(run_dir: RunDir, uri: str) -> list[dict[str, Any]]:
-    """Read the scored answers of an evaluation back: values by the columns of `schema.EVALUATION`.
-
-    Raises:
-        SegmentError: Their file is missing.
-    """
-    path = run_dir.resolve(uri)
-    if not path.exists():
-        raise SegmentError(f"{path} is missing", "the catalog holds it as written; restore it from a copy")
-    answers: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return answers
+def _is_unrewarded(attempt: list[Experience]) -> bool:
+    return attempt[-1].error is None and attempt[-1].reward is None

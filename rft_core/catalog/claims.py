@@ -1,25 +1,42 @@
 """Claims and steps: what each step is trained on, chosen once, and what came of it."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Connection, bindparam, case, insert, select, text, update
 
 from rft_core.catalog import schema
-from rft_core.catalog.database import Database, now, require_generation
+from rft_core.catalog.candidates import Candidate, Candidates
+from rft_core.catalog.clock import now
+from rft_core.catalog.database import Database, current_sequence
+from rft_core.catalog.files import in_parts
+from rft_core.catalog.trainers import require_generation
 from rft_core.failpoints import failpoint
+from rft_core.types import Source
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyGroup:
-    """A group that a step may train on."""
+class Reuse:
+    """That a claimed group may be claimed again."""
 
-    group_id: str
-    step: int
-    slot: int
-    lowest_version: int
+    priority: float
+    """From now on."""
+    again_from: int
+    """The first step that may take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a selection chose."""
+
+    groups: Sequence[Candidate]
+    """The batch, in its order."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many groups it passed over, by reason."""
+    reuse: Mapping[str, Reuse] = field(default_factory=dict)
+    """By id, the groups that later steps may take again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +46,9 @@ class Claim:
     step: int
     group_ids: tuple[str, ...]
     snapshot: Mapping[str, Any]
+    """The `sequence` number of the state, the `pipeline` whose overlays count, and the `staleness` of the oldest group."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many groups the selection passed over, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +70,25 @@ class Claims:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def take_over(self, process: str) -> int:
-        """Become the run's trainer; whoever was it can't commit any more. Returns the new generation."""
-        with self._database.write() as connection:
-            generation = (connection.scalar(select(func.max(schema.trainers.c.generation))) or 0) + 1
-            connection.execute(insert(schema.trainers).values(generation=generation, process=process, started_at=now(connection)))
-        return generation
-
-    def ready(self) -> list[ReadyGroup]:
-        """The groups that may be trained on, oldest first."""
-        table = schema.groups.c
-        columns = [table[name] for name in ReadyGroup.__slots__]
-        with self._database.read() as connection:
-            return [
-                ReadyGroup(*row)
-                for row in connection.execute(select(*columns).where(table.status == "ready").order_by(table.step, table.slot))
-            ]
-
     def find(self, step: int) -> Claim | None:
         """The claim of a step, if it was made."""
         with self._database.read() as connection:
-            row = connection.execute(select(schema.claims).where(schema.claims.c.step == step)).mappings().first()
-        return None if row is None else Claim(step, tuple(json.loads(row["groups"])), json.loads(row["snapshot"]))
+            return _claim(connection, step)
 
-    def make(self, claim: Claim, stale: Sequence[str], generation: int) -> None:
-        """Write a step's claim; groups that are too old for any step from now on become stale.
+    def make(
+        self, step: int, choose: Callable[[Candidates], Choice], version: int, max_staleness: int, pipeline: str | None, generation: int
+    ) -> Claim:
+        """Choose a step's batch, once: a step that has a claim keeps it.
+
+        The choice, the groups that it takes and what it leaves out become part of the catalog in one transaction.
+
+        Args:
+            step: The step.
+            choose: Chooses among the groups that wait for training and are fresh enough.
+            version: The policy version that the step starts from.
+            max_staleness: Most versions that a group may lie behind it; groups that lie further are stale from now on.
+            pipeline: Version of the pipeline of operators whose overlays the batch is read with.
+            generation: Of this trainer.
 
         Raises:
             LostClaimError: Another trainer took over.
@@ -82,11 +96,19 @@ class Claims:
         failpoint("claim.before")
         with self._database.write() as connection:
             require_generation(connection, generation)
-            values = {"step": claim.step, "groups": json.dumps(claim.group_ids), "snapshot": json.dumps(dict(claim.snapshot))}
-            connection.execute(insert(schema.claims).values(**values, generation=generation, created_at=now(connection)))
-            old = schema.groups.c.group_id.in_(stale)
-            connection.execute(update(schema.groups).where(old).values(status="stale", reason=f"older than step {claim.step} allows"))
+            claim = _claim(connection, step)
+            if claim is None:
+                num_stale = _let_go_stale(connection, version - max_staleness, step)
+                choice = choose(Candidates(connection))
+                staleness = max((version - group.lowest_version for group in choice.groups), default=0)
+                snapshot = {"sequence": current_sequence(connection), "pipeline": pipeline, "staleness": staleness}
+                left_out = {**choice.left_out, **({"stale": num_stale} if num_stale else {})}
+                claim = Claim(step, tuple(group.group_id for group in choice.groups), snapshot, left_out)
+                _take(connection, step, choice)
+                values = {"groups": json.dumps(claim.group_ids), "snapshot": json.dumps(snapshot), "left_out": json.dumps(left_out)}
+                connection.execute(insert(schema.claims).values(step=step, **values, generation=generation, created_at=now(connection)))
         failpoint("claim.after")
+        return claim
 
     def commit_step(self, row: StepRow, trained: Sequence[str], left_out: Mapping[str, str], generation: int) -> None:
         """Commit a step; a redone one keeps the row that it has.
@@ -108,11 +130,12 @@ class Claims:
                 values = {name: getattr(row, name) for name in StepRow.__slots__}
                 values |= {"metrics": json.dumps(dict(row.metrics)), "committed_at": now(connection), "generation": generation}
                 connection.execute(insert(schema.steps).values(**values))
-            first = table.c.group_id.in_(trained) & table.c.trained_step.is_(None)
-            connection.execute(update(table).where(first).values(status="trained", trained_step=row.step))
+            for some in in_parts(trained):
+                first = table.c.group_id.in_(some) & table.c.trained_step.is_(None)
+                connection.execute(update(table).where(first).values(status="trained", trained_step=row.step))
             for group_id, reason in left_out.items():
                 ready = (table.c.group_id == group_id) & (table.c.status == "ready")
-                connection.execute(update(table).where(ready).values(status="dropped", reason=reason))
+                connection.execute(update(table).where(ready).values(status="dropped", reason=reason, queue=None))
         failpoint("step.after")
 
     def steps(self, up_to: int | None = None) -> list[StepRow]:
@@ -123,3 +146,36 @@ class Claims:
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
         return [StepRow(**{**row, "metrics": json.loads(row["metrics"])}) for row in rows]
+
+
+def _claim(connection: Connection, step: int) -> Claim | None:
+    row = connection.execute(select(schema.claims).where(schema.claims.c.step == step)).mappings().first()
+    if row is None:
+        return None
+    return Claim(step, tuple(json.loads(row["groups"])), json.loads(row["snapshot"]), json.loads(row["left_out"]))
+
+
+def _let_go_stale(connection: Connection, oldest_version: int, step: int) -> int:
+    """Groups that are too old for this step, and so for every later one: those that were never trained are stale."""
+    table = schema.groups
+    status, reason = table.c.status, table.c.reason
+    values = {
+        "queue": None,
+        "status": case((status == "ready", "stale"), else_=status),
+        "reason": case((status == "ready", f"older than step {step} allows"), else_=reason),
+    }
+    too_old = (
+        text("queue = 'training'") & table.c.source.in_([source.value for source in Source]) & (table.c.lowest_version < oldest_version)
+    )
+    return connection.execute(update(table).where(too_old).values(values)).rowcount
+
+
+def _take(connection: Connection, step: int, choice: Choice) -> None:
+    table = schema.groups.c
+    once = [{"id": group.group_id} for group in choice.groups if group.group_id not in choice.reuse]
+    again = [{"id": group_id, "to": reuse.priority, "from": reuse.again_from} for group_id, reuse in choice.reuse.items()]
+    mine = update(schema.groups).where(table.group_id == bindparam("id")).values(claimed_step=step, uses=table.uses + 1)
+    if once:
+        connection.execute(mine.values(queue=None), once)
+    if again:
+        connection.execute(mine.values(priority=bindparam("to"), again_from=bindparam("from")), again)

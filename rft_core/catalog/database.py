@@ -1,42 +1,48 @@
 """Connections and transactions of the catalog."""
 
-import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, event, insert, inspect, select, text, update
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy import Connection, event, inspect, select, update
+from sqlalchemy.exc import DatabaseError, InternalError, OperationalError
 
 from rft_core.catalog import schema
-from rft_core.errors import LostClaimError, RunError
+from rft_core.catalog.backends import open_backend
+from rft_core.catalog.migrations import MIGRATIONS, migrate
+from rft_core.errors import RunError
 
-BUSY_TIMEOUT_S = 30.0
+_NOT_PERMITTED = "42501"
+"""PostgreSQL's code for what its user may not do."""
 
 
 class Database:
-    """The catalog's database: SQLite in WAL mode.
+    """The catalog's database, made or brought to the present schema when it is opened.
 
     Args:
-        url: A SQLAlchemy URL, as in `sqlite:///runs/quickstart/catalog.db`.
+        url: `sqlite:///FILE`, or `postgresql://...`.
+        namespace: Schema of the run's tables in PostgreSQL, where many runs share a database.
 
     Raises:
-        RunError: The catalog is newer than this code, or its file can't be used.
+        RunError: It can't be used, or it is newer than this code.
     """
 
-    def __init__(self, url: str) -> None:
-        self._engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
-        event.listen(self._engine, "connect", _configure_sqlite)
-        event.listen(self._engine, "begin", _begin_immediately)
-        self._create()
+    def __init__(self, url: str, namespace: str = "tidemill") -> None:
+        self._backend = open_backend(url, namespace)
+        self._engine = self._backend.engine
+        event.listen(self._engine, "begin", self._begin)
+        try:
+            self._create()
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction that holds the write lock from its start; committed when the block ends without error.
 
         Raises:
-            RunError: The file is damaged, can't be written, or was locked by somebody else for too long.
+            RunError: The database is damaged, can't be written or reached, or was locked by somebody else for too long.
         """
         with self._explained(), self._engine.begin() as connection:
             yield connection
@@ -47,82 +53,69 @@ class Database:
         with self._explained(), self._engine.connect().execution_options(read_only=True) as connection:
             yield connection
 
+    @property
+    def place(self) -> str:
+        """Where the catalog is, for people; without any secret."""
+        return self._backend.place()
+
     def close(self) -> None:
         self._engine.dispose()
 
+    def _begin(self, connection: Connection) -> None:
+        self._backend.begin(connection, bool(connection.get_execution_options().get("read_only", False)))
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """One line for what is wrong with the file; mistakes of this code stay what they are."""
+        """One line for what is wrong with the database; mistakes of this code stay what they are."""
         try:
             yield
         except DatabaseError as error:
-            if type(error) not in (DatabaseError, OperationalError):
+            if not _is_of_the_database(error):
                 raise
+            reason = " ".join(str(error.orig).split())
             raise RunError(
-                f"the catalog {self._engine.url.database} can't be used ({error.orig})",
-                "its disk must have room, and the file must be whole and writable; then run the same command again",
+                f"the catalog {self.place} can't be used ({reason})",
+                "its server must answer, its disk have room, and it must be whole and writable; then run the same command again",
             ) from None
 
     def _create(self) -> None:
+        """Make the tables where there are none, or bring those of an older version to the present schema."""
         with self.write() as connection:
-            if not inspect(connection).has_table("meta"):
-                schema.metadata.create_all(connection)
-                connection.execute(text(schema.FATES_VIEW))
-                connection.execute(
-                    insert(schema.meta), [{"key": "schema_version", "value": schema.VERSION}, {"key": "sequence", "value": 0}]
-                )
+            self._backend.prepare(connection)
+            tables = inspect(connection).get_table_names()
+            if not tables:
+                schema.create(connection)
+                return
+            if "meta" not in tables:
+                raise RunError(f"{self.place} is no catalog: it has the tables {', '.join(sorted(tables)[:5])}", "name another place")
             found = connection.scalar(select(schema.meta.c.value).where(schema.meta.c.key == "schema_version"))
-        if found != schema.VERSION:
-            raise RunError(
-                f"the catalog {self._engine.url.database} has schema {found}, this code has {schema.VERSION}", "upgrade tidemill"
-            )
+            if isinstance(found, int) and found > schema.VERSION:
+                raise RunError(f"the catalog {self.place} has schema {found}, this code knows up to {schema.VERSION}", "upgrade tidemill")
+            if found != schema.VERSION and found not in MIGRATIONS:
+                raise RunError(
+                    f"the catalog {self.place} has schema {found}, from which there is no way to {schema.VERSION}", "make a new run"
+                )
+            migrate(connection, found)
 
 
-def next_sequence(connection: Connection) -> int:
-    """Take the next sequence number; the counter row stays locked until the transaction ends."""
+def next_sequence(connection: Connection, count: int = 1) -> int:
+    """Take the next sequence numbers; the counter row stays locked until the transaction ends. Returns the last of them."""
     counter = schema.meta.c
-    statement = update(schema.meta).where(counter.key == "sequence").values(value=counter.value + 1).returning(counter.value)
+    statement = update(schema.meta).where(counter.key == "sequence").values(value=counter.value + count).returning(counter.value)
     return int(connection.execute(statement).scalar_one())
 
 
-def require_generation(connection: Connection, generation: int) -> None:
-    """Refuse to commit for a trainer that was replaced.
-
-    Raises:
-        LostClaimError: A newer trainer took over this run.
-    """
-    newest = connection.execute(select(schema.trainers).order_by(schema.trainers.c.generation.desc()).limit(1)).mappings().one()
-    if newest["generation"] != generation:
-        raise LostClaimError(f"{newest['process']} took over this run as its trainer", "let that one go on, or stop it first")
+def current_sequence(connection: Connection) -> int:
+    """The last sequence number that was given out: it names the state of the table."""
+    counter = schema.meta.c
+    return int(connection.execute(select(counter.value).where(counter.key == "sequence")).scalar_one())
 
 
-def now(connection: Connection) -> float:
-    """The database's clock, in seconds since the epoch."""
-    return float(connection.execute(text("select (julianday('now') - 2440587.5) * 86400.0")).scalar_one())
+def _is_of_the_database(error: DatabaseError) -> bool:
+    """Whether an error is about the database or the way to it, and not a mistake in a query."""
+    connecting = error.statement is None
+    return type(error) in (DatabaseError, OperationalError, InternalError) or connecting or _sqlstate(error) == _NOT_PERMITTED
 
 
-def _configure_sqlite(connection: Any, _record: Any) -> None:
-    # The driver must not open transactions by itself: it would take the write lock too late, and fail with "locked".
-    connection.isolation_level = None
-    _switch_to_wal(connection)
-    connection.execute("pragma synchronous = full")
-    connection.execute("pragma foreign_keys = on")
-
-
-def _switch_to_wal(connection: Any) -> None:
-    """The first one to open a new file switches it, which needs the file for itself: SQLite's own timeout does not cover that."""
-    give_up = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("pragma journal_mode = wal")
-        except sqlite3.OperationalError:
-            if time.monotonic() > give_up:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-def _begin_immediately(connection: Connection) -> None:
-    read_only = connection.get_execution_options().get("read_only", False)
-    connection.exec_driver_sql("begin" if read_only else "begin immediate")
+def _sqlstate(error: DatabaseError) -> Any:
+    return getattr(error.orig, "sqlstate", None)

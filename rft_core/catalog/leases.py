@@ -3,15 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, text, update
 
 from rft_core.catalog import schema
-from rft_core.catalog.database import Database, now
+from rft_core.catalog.clock import end_of_lease, is_over, now
+from rft_core.catalog.database import Database
 from rft_core.errors import RunError
 from rft_core.failpoints import failpoint
 from rft_core.types import digest
 
 CURSOR = "tasks"
+LEASE_S = 60.0
+"""How long a lease lasts without a heartbeat, on the database's clock."""
 REISSUED = ("expired", "failed")
 """Fates of leases whose slots are issued again: the holder died, or too many attempts of its rollout failed."""
 
@@ -29,16 +32,22 @@ class Lease:
 
 
 class Leases:
-    """The ledger of leases.
-
-    In sync mode only the process that holds the run issues leases, so whatever is open when it starts is dead.
-    """
+    """The ledger of leases: any number of explorers lease tasks of one task set, no two of them the same lease."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def issue(self, step: int, fresh: int, explorer: str, task_id_at: Callable[[int], str], end: int | None) -> list[Lease]:
-        """Lease tasks for a step: everything that must be tried again, in its old slots, and what the cursor names next.
+    def issue(
+        self,
+        step: int,
+        fresh: int,
+        explorer: str,
+        task_id_at: Callable[[int], str],
+        end: int | None,
+        lease_s: float = LEASE_S,
+        most_again: int | None = None,
+    ) -> list[Lease]:
+        """Lease tasks for a step: what must be tried again, in its old slots, and what the cursor names next.
 
         Args:
             step: The step that the attempts are for.
@@ -46,31 +55,61 @@ class Leases:
             explorer: Who will run them.
             task_id_at: The id of the task at a position of the task set's order.
             end: The first position that may not be leased; null if there is none.
+            lease_s: Seconds until the leases expire, unless they are renewed.
+            most_again: Most tasks that are taken to try again; all if left out.
 
         Returns:
             The new leases in slot order; fewer than wanted if the task set is exhausted.
         """
         failpoint("lease.before")
         with self._database.write() as connection:
-            issued = self._reissued(connection, step)
+            _expire(connection, _overdue(connection), "its explorer was not heard of any more")
+            issued = self._reissued(connection, step)[:most_again]
             position = connection.scalar(select(schema.cursors.c.position).where(schema.cursors.c.name == CURSOR)) or 0
             fresh = fresh if end is None else max(0, min(fresh, end - position))
             slot = self._next_slot(connection, step)
             for offset in range(fresh):
-                task_id = task_id_at(position + offset)
+                task_id = schema.storable(task_id_at(position + offset))  # as whoever reads the lease has it
                 lease_id = digest("lease", task_id, step, slot + offset, 0)
                 issued.append(Lease(lease_id, step, slot + offset, position + offset, task_id, 0))
-            self._insert(connection, issued, explorer)
+            self._insert(connection, issued, explorer, lease_s)
             move = "insert into cursors (name, position) values (:name, :to) on conflict (name) do update set position = excluded.position"
             connection.execute(text(move), {"name": CURSOR, "to": position + fresh})
         failpoint("lease.after")
         return sorted(issued, key=lambda lease: lease.slot)
 
-    def open(self, step: int) -> list[Lease]:
-        """The leases of a step that are in flight, in slot order."""
-        table = schema.leases.c
+    def renew(self, explorer: str, lease_s: float = LEASE_S) -> int:
+        """A heartbeat: an explorer's leases last this much longer from now. Returns how many it still holds."""
+        table = schema.leases
+        with self._database.write() as connection:
+            held = (table.c.explorer == explorer) & table.c.fate.is_(None)
+            until = end_of_lease(now(connection), lease_s)
+            return connection.execute(update(table).where(held).values(leased_until=until)).rowcount
+
+    def expire_overdue(self) -> int:
+        """Close the leases of explorers that were not heard of for too long; returns how many."""
+        with self._database.write() as connection:
+            return _expire(connection, _overdue(connection), "its explorer was not heard of any more")
+
+    def num_overdue(self) -> int:
+        """How many leases are in flight of explorers that were not heard of for too long."""
         with self._database.read() as connection:
-            return _leases(connection, (table.step == step) & table.fate.is_(None))
+            query = select(func.count()).where(schema.leases.c.fate.is_(None) & _overdue(connection))
+            return connection.scalar(query) or 0
+
+    def take_back(self, explorer: str, reason: str) -> int:
+        """Close what an explorer holds, as expired: it is known to be dead. Returns how many leases there were."""
+        with self._database.write() as connection:
+            return _expire(connection, schema.leases.c.explorer == explorer, reason)
+
+    def open(self, step: int, explorer: str | None = None) -> list[Lease]:
+        """The leases of a step that are in flight, of one explorer or of all, in slot order."""
+        table = schema.leases.c
+        condition = (table.step == step) & table.fate.is_(None)
+        if explorer is not None:
+            condition &= table.explorer == explorer
+        with self._database.read() as connection:
+            return _leases(connection, condition)
 
     def of_step(self, step: int) -> dict[int, str]:
         """The fate of each slot of a step: that of its newest lease."""
@@ -108,36 +147,24 @@ class Leases:
             last: int | None = connection.scalar(select(func.max(schema.leases.c.step)))
             return last
 
-    def expire_open(self, reason: str) -> int:
-        """Close every lease that is in flight as expired: its holder is dead. Returns how many there were."""
-        return self._close_open("expired", reason)
-
     def end_run(self) -> int:
-        """Close what the run's end leaves over, as unused: open leases and groups that no step took."""
-        table = schema.groups
+        """Close what the run's end leaves over, as unused: open leases and groups that no step took. Returns how many leases."""
+        groups, leases = schema.groups, schema.leases
+        unused = {"status": "unused", "reason": "the run ended"}
         with self._database.write() as connection:
-            connection.execute(
-                update(table).where(table.c.status.in_(("ready", "pending"))).values(status="unused", reason="the run ended")
-            )
-        return self._close_open("unused", "the run ended")
+            connection.execute(update(groups).where(groups.c.status.in_(("ready", "pending"))).values(**unused))
+            connection.execute(update(groups).where(groups.c.queue.is_not(None)).values(queue=None))
+            closing = {"fate": "unused", "reason": "the run ended", "closed_at": now(connection)}
+            return connection.execute(update(leases).where(leases.c.fate.is_(None)).values(**closing)).rowcount
 
     def fates(self) -> dict[str, int]:
         """How many leases have each fate; the values add up to the number issued."""
         with self._database.read() as connection:
-            return {
-                row.fate: row.leases
-                for row in connection.execute(text("select fate, count(*) as leases from fates group by fate order by fate"))
-            }
+            return {row.fate: row.leases for row in connection.execute(text("select fate, leases from ledger order by fate"))}
 
     def num_issued(self) -> int:
         with self._database.read() as connection:
             return connection.scalar(select(func.count()).select_from(schema.leases)) or 0
-
-    def _close_open(self, fate: str, reason: str) -> int:
-        table = schema.leases
-        with self._database.write() as connection:
-            closing = update(table).where(table.c.fate.is_(None)).values(fate=fate, reason=reason, closed_at=now(connection))
-            return connection.execute(closing).rowcount
 
     def _reissued(self, connection: Connection, step: int) -> list[Lease]:
         """New issues for the slots of a step whose newest lease expired, or belongs to a rollout that was rejected."""
@@ -162,14 +189,25 @@ class Leases:
         last = connection.scalar(select(func.max(schema.leases.c.slot)).where(schema.leases.c.step == step))
         return 0 if last is None else last + 1
 
-    def _insert(self, connection: Connection, issued: list[Lease], explorer: str) -> None:
+    def _insert(self, connection: Connection, issued: list[Lease], explorer: str, lease_s: float) -> None:
         if issued:
-            shared = {"explorer": explorer, "issued_at": now(connection), "reason": ""}
+            at = now(connection)
+            shared = {"explorer": explorer, "issued_at": at, "leased_until": end_of_lease(at, lease_s), "reason": ""}
             connection.execute(
                 insert(schema.leases), [{name: getattr(lease, name) for name in Lease.__slots__} | shared for lease in issued]
             )
 
 
-def _leases(connection: Connection, condition: object) -> list[Lease]:
+def _leases(connection: Connection, condition: ColumnElement[bool]) -> list[Lease]:
     columns = [schema.leases.c[name] for name in Lease.__slots__]
-    return [Lease(*row) for row in connection.execute(select(*columns).where(condition).order_by(schema.leases.c.slot))]  # type: ignore[arg-type]
+    return [Lease(*row) for row in connection.execute(select(*columns).where(condition).order_by(schema.leases.c.slot))]
+
+
+def _overdue(connection: Connection) -> ColumnElement[bool]:
+    return is_over(schema.leases.c.leased_until, now(connection))
+
+
+def _expire(connection: Connection, which: ColumnElement[bool], reason: str) -> int:
+    table = schema.leases
+    values = {"fate": "expired", "reason": reason, "closed_at": now(connection)}
+    return connection.execute(update(table).where(which & table.c.fate.is_(None)).values(**values)).rowcount

@@ -1,24 +1,23 @@
 """Segments and overlays: which files hold experiences, and how a file becomes part of the table."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, select, text, update
 
 from rft_core.catalog import schema
-from rft_core.catalog.database import Database, next_sequence, now
+from rft_core.catalog.clock import is_recent, now
+from rft_core.catalog.database import Database, current_sequence, next_sequence
+from rft_core.catalog.files import StoredFile, in_parts, insert_overlay, insert_segment, part_of, stored, take_intent
+from rft_core.catalog.labels import REWARD
 from rft_core.errors import LostClaimError
 
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """An immutable Parquet file of this run."""
-
-    uri: str
-    rows: int
-    sha256: str
+INTENT_S = 600.0
+"""An intent older than this may be swept: whoever announced it takes too long, and fails cleanly when it commits."""
+_TAKEN_BACK = ""
+"""Key of an intent that was swept, and whose file may still be there: nothing commits under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,16 @@ class NewGroup:
     status: str
     reason: str
     lowest_version: int
+    source: str = "policy"
+    priority: float = 0.0
+    queue: str | None = None
+    """What it waits for: `labels`, `shaping`, `training`, or nothing."""
+    rewarded: int = 0
+    """Attempts that have a reward."""
+    awaits: Sequence[Sequence[str]] = ()
+    """For each attempt that has no reward yet, its experience ids."""
+    due_in_s: float | None = None
+    """Seconds after which it is settled without labels; null: never."""
 
 
 class Segments:
@@ -43,19 +52,19 @@ class Segments:
         """The committed segment of this key."""
         with self._database.read() as connection:
             row = connection.execute(select(schema.segments).where(schema.segments.c.key == key)).mappings().first()
-        return None if row is None else _stored(row)
+        return None if row is None else stored(row)
 
-    def intend(self, key: str, uri: str) -> None:
+    def intend(self, key: str, uri: str, writer: str) -> None:
         """Announce a file before it is written, so that a sweeper knows whose it is."""
         with self._database.write() as connection:
-            connection.execute(delete(schema.intents).where(schema.intents.c.key == key))
-            connection.execute(insert(schema.intents).values(key=key, uri=uri, created_at=now(connection)))
+            connection.execute(delete(schema.intents).where(schema.intents.c.uri == uri))
+            values = {"key": key, "uri": uri, "writer": writer, "created_at": now(connection)}
+            connection.execute(insert(schema.intents).values(values))
 
     def commit(
         self,
         key: str,
         file: StoredFile,
-        size: int,
         explorer: str,
         step: int,
         schema_version: int,
@@ -64,160 +73,286 @@ class Segments:
     ) -> None:
         """Turn an intent into a segment, and close its leases: the commit point of an append.
 
+        Groups whose lease is closed already are kept as `late`: their rows are there to be seen, and no step takes them.
+
         Args:
             key: The idempotence key that was intended.
             file: What was written.
-            size: Its bytes.
             explorer: Who sampled it.
             step: The step that it was sampled for.
             schema_version: Of the rows.
-            groups: What it holds; each lease must still be open.
+            groups: What it holds.
             rejected: Why nothing of it may be trained; its leases have failed then, and are issued again.
 
         Raises:
-            LostClaimError: The intent was swept, or a lease was closed: somebody else took over.
+            LostClaimError: The intent was swept, or somebody else brought a group for one of the leases.
         """
         with self._database.write() as connection:
-            intended = connection.execute(delete(schema.intents).where((schema.intents.c.key == key) & (schema.intents.c.uri == file.uri)))
-            if intended.rowcount != 1:
-                raise LostClaimError(f"the intent to write {key} was taken back by another process", "let that one go on")
-            closed = self._close_leases(connection, [group.lease_id for group in groups], rejected)
-            if closed != len(groups):
-                raise LostClaimError(f"{len(groups) - closed} leases of {key} were closed by another process", "let that one go on")
-            connection.execute(
-                insert(schema.segments).values(
-                    key=key,
-                    sequence=next_sequence(connection),
-                    uri=file.uri,
-                    rows=file.rows,
-                    bytes=size,
-                    sha256=file.sha256,
-                    schema_version=schema_version,
-                    explorer=explorer,
-                    step=step,
-                    created_at=now(connection),
+            take_intent(connection, key, file.uri)
+            leased = _leased(connection, [group.lease_id for group in groups])
+            unknown = [group.lease_id for group in groups if group.lease_id not in leased]
+            if unknown:
+                raise LostClaimError(
+                    f"{len(unknown)} leases of {key} are unknown, or have their group already", "let the one who wrote it go on"
                 )
-            )
-            self._insert_groups(connection, key, groups)
+            in_time = [group.lease_id for group in groups if leased[group.lease_id]["fate"] is None]
+            _close(connection, in_time, rejected)
+            insert_segment(connection, key, file, explorer, step, schema_version)
+            at = now(connection)
+            rows = [_group_row(group, leased[group.lease_id], key, at) for group in groups]
+            if rows:
+                connection.execute(insert(schema.groups), rows)
+
+    def sweepable(self, writer: str | None = None, older_than_s: float = INTENT_S) -> list[tuple[str, str]]:
+        """Key and URI of files that were announced and not committed: those of one writer, which is dead, and those that are too old."""
+        with self._database.read() as connection:
+            return [(row.key, row.uri) for row in connection.execute(_abandoned(connection, writer, older_than_s))]
+
+    def sweep(
+        self, writer: str | None = None, older_than_s: float = INTENT_S, remove: Callable[[str], object] = lambda uri: None
+    ) -> list[str]:
+        """Take such intents back, and remove their files after: a slow writer then fails cleanly when it commits.
+
+        They are forgotten when the files are gone. Whoever is killed before leaves them to the next sweep, of whatever name.
+
+        Args:
+            writer: Whose intents besides those that are too old.
+            older_than_s: Seconds after which an intent is too old.
+            remove: Removes the file of a URI, and does nothing where there is none.
+
+        Returns:
+            The URIs.
+        """
+        table = schema.intents
+        with self._database.write() as connection:
+            uris = [row.uri for row in connection.execute(_abandoned(connection, writer, older_than_s))]
+            for some in in_parts(uris):
+                connection.execute(update(table).where(table.c.uri.in_(some)).values(key=_TAKEN_BACK, created_at=0.0))
+        for uri in uris:
+            remove(uri)
+        with self._database.write() as connection:
+            for some in in_parts(uris):
+                connection.execute(delete(table).where(table.c.uri.in_(some)))
+        return uris
 
     def intended_uris(self) -> list[str]:
         """Files that were announced and not committed."""
         with self._database.read() as connection:
             return list(connection.scalars(select(schema.intents.c.uri)))
 
-    def forget_intents(self) -> None:
-        """Take back every intent: a slow writer then fails cleanly when it commits."""
-        with self._database.write() as connection:
-            connection.execute(delete(schema.intents))
-
-    def unshaped(self, step: int, pipeline: str) -> list[str]:
-        """Keys of the step's segments that have no overlay of this pipeline yet, in commit order."""
-        shaped = select(schema.overlays.c.segment).where(schema.overlays.c.pipeline == pipeline)
-        table = schema.segments.c
+    def to_shape(self) -> dict[str, list[str]]:
+        """The groups that wait for the run's pipeline, by the append that brought them, in commit and slot order."""
+        groups, segments = schema.groups.c, schema.segments.c
+        query = (
+            select(groups.origin, groups.group_id)
+            .join_from(schema.groups, schema.segments, segments.key == groups.origin)
+            .where(text("queue = 'shaping'"))
+            .order_by(segments.sequence, groups.slot)
+        )
+        waiting: dict[str, list[str]] = {}
         with self._database.read() as connection:
-            return list(
-                connection.scalars(select(table.key).where((table.step == step) & table.key.not_in(shaped)).order_by(table.sequence))
-            )
+            for row in connection.execute(query):
+                waiting.setdefault(row.origin, []).append(row.group_id)
+        return waiting
 
-    def commit_overlay(self, pipeline: str, segment: str, file: StoredFile, account: Any, dropped: Mapping[str, str]) -> None:
-        """Add an overlay; groups that it leaves nothing of are marked as dropped. A second one of the same key changes nothing.
+    def pass_shaping(self) -> None:
+        """Let groups that wait for shaping go on: for a run without operators, whose catalog an older version began."""
+        with self._database.write() as connection:
+            connection.execute(update(schema.groups).where(text("queue = 'shaping'")).values(queue="training"))
+
+    def has_overlay(self, key: str) -> bool:
+        with self._database.read() as connection:
+            return connection.execute(select(schema.overlays.c.key).where(schema.overlays.c.key == key)).first() is not None
+
+    def commit_overlay(
+        self,
+        key: str,
+        pipeline: str,
+        file: StoredFile,
+        group_ids: Sequence[str],
+        account: Any,
+        dropped: Mapping[str, str],
+        moves_on: bool = True,
+        read_at: int | None = None,
+    ) -> None:
+        """Turn an intent into an overlay. A second one of the same key changes nothing.
 
         Args:
+            key: The idempotence key that was intended.
             pipeline: The version of the pipeline.
-            segment: Key of the segment that it lies over.
             file: What was written.
+            group_ids: The groups that it lies over.
             account: What the operators say of what they did; plain values.
-            dropped: Reason by group id.
+            dropped: The reason of each group of which it leaves nothing.
+            moves_on: Whether it is the run's own pipeline that the groups wait for: they may be trained then, or are dropped.
+            read_at: Sequence number of the state that the groups were read at: those that got another reward since wait on.
+
+        Raises:
+            LostClaimError: The intent was swept.
         """
-        table = schema.overlays
         with self._database.write() as connection:
-            if connection.execute(select(table).where((table.c.pipeline == pipeline) & (table.c.segment == segment))).first():
+            if connection.execute(select(schema.overlays.c.key).where(schema.overlays.c.key == key)).first():
                 return
-            connection.execute(
-                insert(table).values(
-                    pipeline=pipeline,
-                    segment=segment,
-                    sequence=next_sequence(connection),
-                    uri=file.uri,
-                    rows=file.rows,
-                    sha256=file.sha256,
-                    account=json.dumps(account),
-                    created_at=now(connection),
-                )
-            )
-            for group_id, reason in dropped.items():
-                ready = (schema.groups.c.group_id == group_id) & (schema.groups.c.status == "ready")
-                connection.execute(update(schema.groups).where(ready).values(status="dropped", reason=reason))
+            take_intent(connection, key, file.uri)
+            sequence = next_sequence(connection)
+            insert_overlay(connection, key, pipeline, sequence, file, json.dumps(account))
+            rows = [{"group_id": group_id, "pipeline": pipeline, "sequence": sequence, "overlay": key} for group_id in group_ids]
+            connection.execute(insert(schema.shaped), rows)
+            if moves_on:
+                outdated = set() if read_at is None else _rewarded_since(connection, group_ids, read_at)
+                shaped = [group_id for group_id in group_ids if group_id not in outdated]
+                _move_on(connection, shaped, {group_id: dropped[group_id] for group_id in shaped if group_id in dropped})
 
     def of_groups(self, group_ids: Sequence[str]) -> dict[str, tuple[str, StoredFile]]:
-        """For each group, key and file of its segment."""
+        """For each group, key and file of its segment; a group whose rows were let go has none."""
         table = schema.segments
-        query = select(schema.groups.c.group_id, table).join(table, schema.groups.c.segment == table.c.key)
+        query = (
+            select(schema.groups.c.group_id, table)
+            .join(table, schema.groups.c.segment == table.c.key)
+            .where(table.c.collected_at.is_(None))
+        )
+        found: dict[str, tuple[str, StoredFile]] = {}
         with self._database.read() as connection:
-            rows = connection.execute(query.where(schema.groups.c.group_id.in_(group_ids))).mappings().all()
-        return {row["group_id"]: (row["key"], _stored(row)) for row in rows}
+            for some in in_parts(group_ids):
+                rows = connection.execute(query.where(schema.groups.c.group_id.in_(some))).mappings()
+                found.update({row["group_id"]: (row["key"], stored(row)) for row in rows})
+        return found
 
-    def overlay(self, pipeline: str, segment: str) -> StoredFile | None:
-        """The overlay of a pipeline over a segment."""
-        table = schema.overlays.c
+    def overlays_of(self, pipeline: str, group_ids: Sequence[str], at: int | None = None) -> dict[str, StoredFile]:
+        """For each group, the newest overlay of a pipeline over it, or the newest one at a sequence number."""
+        shaped, overlays = schema.shaped.c, schema.overlays
+        query = (
+            select(shaped.group_id, overlays)
+            .join(overlays, overlays.c.key == shaped.overlay)
+            .where((shaped.pipeline == pipeline) & overlays.c.collected_at.is_(None))
+            .order_by(shaped.sequence)
+        )
+        if at is not None:
+            query = query.where(shaped.sequence <= at)
+        found: dict[str, StoredFile] = {}
         with self._database.read() as connection:
-            row = (
-                connection.execute(select(schema.overlays).where((table.pipeline == pipeline) & (table.segment == segment)))
-                .mappings()
-                .first()
-            )
-        return None if row is None else _stored(row)
+            for some in in_parts(group_ids):
+                rows = connection.execute(query.where(shaped.group_id.in_(some))).mappings()
+                found.update({row["group_id"]: stored(row) for row in rows})  # in order: the newest one stays
+        return found
 
-    def files(self) -> list[tuple[str, StoredFile]]:
-        """Key and file of every segment, in commit order."""
-        with self._database.read() as connection:
-            rows = connection.execute(select(schema.segments).order_by(schema.segments.c.sequence)).mappings()
-            return [(row["key"], _stored(row)) for row in rows]
+    def files(self, at: int | None = None) -> list[tuple[str, StoredFile]]:
+        """Key and file of every segment of the table as it is, or was at a sequence number, in commit order."""
+        return self._files(schema.segments, at)
 
-    def overlay_files(self, pipeline: str | None = None) -> list[StoredFile]:
-        """The overlays of a pipeline, or of all of them, in commit order."""
-        table = schema.overlays.c
-        query = select(schema.overlays).order_by(table.sequence)
+    def overlay_files(self, pipeline: str | None = None, at: int | None = None) -> list[tuple[str, int, StoredFile]]:
+        """Key, sequence number and file of the overlays of a pipeline, or of all of them, in commit order."""
+        table = schema.overlays
+        query = select(table).where(part_of(table, at)).order_by(table.c.sequence)
         if pipeline is not None:
-            query = query.where(table.pipeline == pipeline)
+            query = query.where(table.c.pipeline == pipeline)
         with self._database.read() as connection:
-            return [_stored(row) for row in connection.execute(query).mappings()]
+            return [(row["key"], row["sequence"], stored(row)) for row in connection.execute(query).mappings()]
 
-    def groups_of(self, segment: str) -> list[str]:
-        """Ids of a segment's groups, in slot order."""
+    def groups_in(self, segment: str) -> dict[str, int]:
+        """The groups whose rows a segment holds, with their sizes, in slot order."""
+        table = schema.groups.c
+        query = select(table.group_id, table.size).where(table.segment == segment).order_by(table.step, table.slot)
+        with self._database.read() as connection:
+            return {row.group_id: row.size for row in connection.execute(query)}
+
+    def groups_of_step(self, step: int) -> list[str]:
+        """Ids of the groups that were sampled for a step, late ones left out, in slot order."""
+        table = schema.groups.c
+        query = select(table.group_id).where((table.step == step) & (table.status != "late")).order_by(table.slot, table.origin)
+        with self._database.read() as connection:
+            return list(connection.scalars(query))
+
+    def num_appends(self, step: int) -> int:
+        """How many appends brought groups for a step."""
         table = schema.groups.c
         with self._database.read() as connection:
-            return list(connection.scalars(select(table.group_id).where(table.segment == segment).order_by(table.slot)))
+            return connection.scalar(select(func.count(table.origin.distinct())).where(table.step == step)) or 0
 
-    def keys_of_step(self, step: int) -> list[str]:
-        """Keys of the step's segments, in commit order."""
-        table = schema.segments.c
+    def known(self, group_ids: Collection[str]) -> set[str]:
+        """Those of the ids that name a group of this table."""
+        found: set[str] = set()
         with self._database.read() as connection:
-            return list(connection.scalars(select(table.key).where(table.step == step).order_by(table.sequence)))
+            for some in in_parts(list(group_ids)):
+                found.update(connection.scalars(select(schema.groups.c.group_id).where(schema.groups.c.group_id.in_(some))))
+        return found
 
-    def snapshot(self) -> dict[str, int]:
-        """The newest sequence numbers, which name the state of the table."""
+    def accounts(self, step: int) -> list[Any]:
+        """What operators said of what they did to the groups of a step, in commit order."""
+        overlays, shaped, groups = schema.overlays.c, schema.shaped.c, schema.groups.c
+        of_step = (
+            select(shaped.overlay).join_from(schema.shaped, schema.groups, shaped.group_id == groups.group_id).where(groups.step == step)
+        )
+        query = select(overlays.account).where(overlays.key.in_(of_step)).order_by(overlays.sequence)
         with self._database.read() as connection:
-            return {
-                "segment": connection.scalar(select(func.max(schema.segments.c.sequence))) or 0,
-                "overlay": connection.scalar(select(func.max(schema.overlays.c.sequence))) or 0,
-            }
+            return [json.loads(account) for account in connection.scalars(query)]
 
-    def _close_leases(self, connection: Connection, lease_ids: list[str], rejected: str | None) -> int:
-        table = schema.leases
-        still_open = table.c.lease_id.in_(lease_ids) & table.c.fate.is_(None)
-        fate = {"fate": "stored"} if rejected is None else {"fate": "failed", "reason": rejected}
-        return connection.execute(update(table).where(still_open).values(**fate, closed_at=now(connection))).rowcount
+    def snapshot(self) -> int:
+        """The newest sequence number, which names the state of the table."""
+        with self._database.read() as connection:
+            return current_sequence(connection)
 
-    def _insert_groups(self, connection: Connection, key: str, groups: Sequence[NewGroup]) -> None:
-        columns = (schema.leases.c.lease_id, schema.leases.c.task_id, schema.leases.c.step, schema.leases.c.slot)
-        rows = connection.execute(select(*columns).where(schema.leases.c.lease_id.in_([g.lease_id for g in groups])))
-        leased = {row.lease_id: row for row in rows}
-        for group in groups:
-            lease = leased[group.lease_id]
-            values = {name: getattr(group, name) for name in NewGroup.__slots__}
-            connection.execute(insert(schema.groups).values(**values, segment=key, task_id=lease.task_id, step=lease.step, slot=lease.slot))
+    def totals(self) -> dict[str, int]:
+        """How many segments the table has, with their rows and bytes."""
+        table = schema.segments
+        query = select(func.count(), func.coalesce(func.sum(table.c.rows), 0), func.coalesce(func.sum(table.c.bytes), 0))
+        with self._database.read() as connection:
+            count, rows, size = connection.execute(query.where(part_of(table, None))).one()
+        return {"segments": count, "rows": int(rows), "bytes": int(size)}
+
+    def _files(self, table: Table, at: int | None) -> list[tuple[str, StoredFile]]:
+        with self._database.read() as connection:
+            rows = connection.execute(select(table).where(part_of(table, at)).order_by(table.c.sequence)).mappings()
+            return [(row["key"], stored(row)) for row in rows]
 
 
-def _stored(row: Any) -> StoredFile:
-    return StoredFile(row["uri"], row["rows"], row["sha256"])
+def _abandoned(connection: Connection, writer: str | None, older_than_s: float) -> Any:
+    table = schema.intents.c
+    old = ~is_recent(table.created_at, now(connection), older_than_s)
+    return select(table.key, table.uri).where(old if writer is None else old | (table.writer == writer)).order_by(table.uri)
+
+
+def _leased(connection: Connection, lease_ids: list[str]) -> dict[str, Any]:
+    """The leases that have no group yet, by id."""
+    leases, groups = schema.leases, schema.groups.c
+    query = select(leases).outerjoin(schema.groups, groups.lease_id == leases.c.lease_id).where(groups.group_id.is_(None))
+    found: dict[str, Any] = {}
+    for some in in_parts(lease_ids):
+        found.update({row["lease_id"]: row for row in connection.execute(query.where(leases.c.lease_id.in_(some))).mappings()})
+    return found
+
+
+def _close(connection: Connection, lease_ids: list[str], rejected: str | None) -> None:
+    table = schema.leases
+    fate = {"fate": "stored"} if rejected is None else {"fate": "failed", "reason": rejected}
+    for some in in_parts(lease_ids):
+        connection.execute(update(table).where(table.c.lease_id.in_(some)).values(**fate, closed_at=now(connection)))
+
+
+def _group_row(group: NewGroup, lease: Any, key: str, at: float) -> dict[str, Any]:
+    values = {name: getattr(group, name) for name in NewGroup.__slots__ if name not in ("awaits", "due_in_s")}
+    values |= {name: lease[name] for name in ("task_id", "step", "slot")}
+    values |= {"segment": key, "origin": key, "awaits": json.dumps(group.awaits) if group.awaits else None}
+    values["due_at"] = None if group.due_in_s is None else at + group.due_in_s
+    if lease["fate"] is not None:
+        values |= {"status": "late", "reason": f"its lease had ended: {lease['fate']}", "queue": None}
+    return values
+
+
+def _rewarded_since(connection: Connection, group_ids: Sequence[str], at: int) -> set[str]:
+    """The groups that got another reward after a state."""
+    table = schema.labels.c
+    query = select(table.group_id).where((table.field == REWARD) & (table.sequence > at))
+    return {group_id for some in in_parts(group_ids) for group_id in connection.scalars(query.where(table.group_id.in_(some)))}
+
+
+def _move_on(connection: Connection, group_ids: Sequence[str], dropped: Mapping[str, str]) -> None:
+    """Shaped groups wait for training; those of which operators left nothing are dropped."""
+    table = schema.groups
+    waiting = table.c.queue == "shaping"
+    for group_id, reason in dropped.items():
+        mine = waiting & (table.c.group_id == group_id)
+        connection.execute(update(table).where(mine & (table.c.status == "ready")).values(status="dropped", reason=reason))
+        connection.execute(update(table).where(mine).values(queue=None))
+    for some in in_parts([group_id for group_id in group_ids if group_id not in dropped]):
+        connection.execute(update(table).where(waiting & table.c.group_id.in_(some)).values(queue="training"))

@@ -8,7 +8,10 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from rft_core import metrics
 from rft_core.catalog import schema
-from rft_core.catalog.database import Database, now, require_generation
+from rft_core.catalog.clock import is_recent, now
+from rft_core.catalog.database import Database
+from rft_core.catalog.files import StoredFile
+from rft_core.catalog.trainers import require_generation
 from rft_core.errors import ReproducibilityError
 
 HELD_OUT = "held_out"
@@ -35,6 +38,9 @@ class Evaluation:
     version: int
     metrics: Mapping[str, float]
     uri: str
+    """Of the scored answers."""
+    sha256: str | None = None
+    """Of that file; null for those of an older schema."""
 
     @property
     def quality(self) -> float:
@@ -110,6 +116,11 @@ class Versions:
             connection.execute(delete(schema.readers).where(schema.readers.c.reader == reader))
             connection.execute(insert(schema.readers).values(reader=reader, version=version, seen_at=now(connection)))
 
+    def seen(self, reader: str) -> None:
+        """A heartbeat: the reader still uses its version."""
+        with self._database.write() as connection:
+            connection.execute(update(schema.readers).where(schema.readers.c.reader == reader).values(seen_at=now(connection)))
+
     def release(self, reader: str) -> None:
         """Say that a reader uses no version any more."""
         with self._database.write() as connection:
@@ -118,17 +129,19 @@ class Versions:
     def in_use(self, within_s: float) -> set[int]:
         """The versions of the readers that were seen in the last seconds."""
         with self._database.read() as connection:
-            alive = schema.readers.c.seen_at >= now(connection) - within_s
+            alive = is_recent(schema.readers.c.seen_at, now(connection), within_s)
             return set(connection.scalars(select(schema.readers.c.version).where(alive)))
 
     def record_evaluation(self, evaluation: Evaluation) -> None:
         """Write a score down; a second one of the same set and version changes nothing."""
-        if self.evaluation(evaluation.name, evaluation.version) is not None:
-            return
+        table = schema.evaluations
         with self._database.write() as connection:
-            values = {"name": evaluation.name, "version": evaluation.version, "uri": evaluation.uri}
+            same = (table.c.name == evaluation.name) & (table.c.version == evaluation.version)
+            if connection.execute(select(table.c.uri).where(same)).first() is not None:
+                return
+            values = {name: getattr(evaluation, name) for name in ("name", "version", "uri", "sha256")}
             values |= {"metrics": json.dumps(dict(evaluation.metrics)), "created_at": now(connection)}
-            connection.execute(insert(schema.evaluations).values(**values))
+            connection.execute(insert(table).values(**values))
 
     def evaluation(self, name: str, version: int) -> Evaluation | None:
         return next((e for e in self.evaluations(name) if e.version == version), None)
@@ -138,7 +151,14 @@ class Versions:
         table = schema.evaluations.c
         with self._database.read() as connection:
             rows = connection.execute(select(schema.evaluations).where(table.name == name).order_by(table.version)).mappings().all()
-        return [Evaluation(row["name"], row["version"], json.loads(row["metrics"]), row["uri"]) for row in rows]
+        return [Evaluation(row["name"], row["version"], json.loads(row["metrics"]), row["uri"], row["sha256"]) for row in rows]
+
+    def answer_files(self) -> list[StoredFile]:
+        """The files of scored answers; their sizes are not known."""
+        table = schema.evaluations.c
+        with self._database.read() as connection:
+            rows = connection.execute(select(table.uri, table.sha256).order_by(table.name, table.version))
+            return [StoredFile(row.uri, 0, 0, row.sha256 or "") for row in rows]
 
 
 def _known(connection: Connection, version: Version, generation: int) -> bool:

@@ -70,8 +70,10 @@ def _build(spec: ExtensionSpec, key: str, max_tokens: int) -> Operator:
         raise ConfigError(f"{key}.args.{error.key}", error.value, error.remedy) from None
 
 
-def pipeline_version(specs: Sequence[ExtensionSpec]) -> str:
-    """Name a pipeline by its operators and their arguments, defaults included; overlays are kept under it."""
+def pipeline_version(specs: Sequence[ExtensionSpec]) -> str | None:
+    """Name a pipeline by its operators and their arguments, defaults included; overlays are kept under it. Null if there are none."""
+    if not specs:
+        return None
     filled = [operators.configure(spec.name, spec.args, f"operators.{i}").model_dump(mode="json") for i, spec in enumerate(specs)]
     return digest("pipeline", *((spec.name, json.dumps(args, sort_keys=True)) for spec, args in zip(specs, filled, strict=True)))
 

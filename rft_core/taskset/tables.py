@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rft_core.disk import file_sha256
 from rft_core.errors import DataError
-from rft_core.run_dir import file_sha256
 from rft_core.taskset.rows import one_line
 
 

@@ -19,15 +19,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rft_core.disk import file_sha256, write_whole
 from rft_core.errors import CheckpointError, ModelError
-from rft_core.run_dir import file_sha256, write_whole
+from rft_core.trainer import manifest
+from rft_core.trainer.manifest import FORMAT, MANIFEST, complete, verify
 from rft_core.trainer.policy import Policy, writing
 from rft_core.trainer.trainer import Counters, Trainer
 
 MODEL = "model"
-MANIFEST = "manifest.json"
-FORMAT = 1
-"""The layout of a checkpoint; written into its manifest."""
 
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "trainer.json"
@@ -38,7 +37,7 @@ def save(folder: Path, trainer: Trainer, step: int, extra: dict[str, Any], token
     """Write a checkpoint.
 
     Args:
-        folder: An empty folder, which the caller puts in its place whole (`rft_core.run_dir.folder_written_whole`).
+        folder: An empty folder, which the caller puts in its place whole (`rft_core.disk.folder_written_whole`).
         trainer: What to save.
         step: The last step that it was trained on.
         extra: What the caller wants back from `load`; goes through JSON.
@@ -94,26 +93,6 @@ def load(folder: Path, trainer: Trainer) -> dict[str, Any]:
     return dict(state["extra"])
 
 
-def verify(folder: Path) -> int:
-    """Check every byte of a checkpoint against its manifest.
-
-    Returns:
-        The checkpoint's step.
-
-    Raises:
-        CheckpointError: A file is missing, torn or altered, which it names; or the checkpoint is of a newer format.
-    """
-    manifest = _manifest(folder)
-    if manifest["format"] > FORMAT:
-        raise CheckpointError(f"checkpoint {folder} has format {manifest['format']}, newer than this code's {FORMAT}", "upgrade tidemill")
-    for name, facts in manifest["files"].items():
-        if not _has_size(folder / name, facts) or file_sha256(folder / name) != facts["sha256"]:
-            raise CheckpointError(
-                f"checkpoint file {folder / name} is missing, torn or altered", "remove the checkpoint; the one before is used then"
-            )
-    return int(manifest["step"])
-
-
 def newest(checkpoints: Path) -> Path | None:
     """The complete checkpoint of the highest step; null if there is none.
 
@@ -123,44 +102,19 @@ def newest(checkpoints: Path) -> Path | None:
     Args:
         checkpoints: The folder in which they lie; may be missing.
     """
-    return next((path for path in reversed(ordered(checkpoints)) if _complete(path)), None)
-
-
-def ordered(checkpoints: Path) -> list[Path]:
-    """The checkpoints in a folder by their steps, complete or not."""
-    numbered = [path for path in checkpoints.iterdir() if path.name.isdigit()] if checkpoints.is_dir() else []
-    return sorted(numbered, key=lambda path: int(path.name))
+    kept = complete(checkpoints)
+    return kept[-1] if kept else None
 
 
 def model_hashes(folder: Path) -> dict[str, str]:
     """SHA-256 of the files of a checkpoint's model folder, by file name."""
     prefix = f"{MODEL}/"
-    files = _manifest(folder)["files"]
+    files = manifest.read(folder)["files"]
     return {name.removeprefix(prefix): facts["sha256"] for name, facts in files.items() if name.startswith(prefix)}
-
-
-def _complete(folder: Path) -> bool:
-    try:
-        manifest = _manifest(folder)
-    except CheckpointError:
-        return False
-    return all(_has_size(folder / name, facts) for name, facts in manifest["files"].items())
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        return {key: manifest[key] for key in ("format", "step", "files")}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(f"checkpoint {folder} has no readable {MANIFEST}", "remove it; the one before is used then") from None
 
 
 def _facts(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-
-
-def _has_size(path: Path, facts: dict[str, Any]) -> bool:
-    return path.is_file() and path.stat().st_size == facts["bytes"]
 
 
 def _optimizer_tensors(trainer: Trainer) -> dict[str, Tensor]:

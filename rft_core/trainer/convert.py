@@ -14,8 +14,8 @@ from transformers import modeling_gguf_pytorch_utils as gguf_files
 from transformers.utils import logging
 
 from rft_core.base_model import BaseModel
+from rft_core.disk import folder_written_whole
 from rft_core.errors import ModelError
-from rft_core.run_dir import folder_written_whole
 from rft_core.trainer.policy import first_line, quiet
 
 # This reader draws a progress bar that transformers' own switch (see `quiet`) does not reach, unless it is of its kind.

@@ -8,9 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from rft_core.catalog import Catalog, Version
+from rft_core.disk import file_sha256, folder_written_whole, no_space
 from rft_core.errors import WeightsError
 from rft_core.failpoints import failpoint
-from rft_core.run_dir import RunDir, file_sha256, folder_written_whole, no_space
+from rft_core.run_dir import RunDir
 
 MANIFEST = "manifest.json"
 READER_TIMEOUT_S = 120.0

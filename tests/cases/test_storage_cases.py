@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rft_core.errors import WeightsError
-from rft_core.trainer import checkpoint
+from rft_core.trainer import manifest
 from rft_core.weights import newest_complete
 from tests.weights.test_store import Weights
 
@@ -36,7 +36,7 @@ def test_b32_ten_comes_after_nine(weights: Weights, tmp_path: Path) -> None:
     assert newest_complete(weights.run_dir, weights.catalog.versions.all())[0] == 10
     for name in ("5", "9", "10", "000007", ".000011.tmp-12"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert [path.name for path in checkpoint.ordered(tmp_path / "checkpoints")] == ["5", "000007", "9", "10"]
+    assert [path.name for path in manifest.ordered(tmp_path / "checkpoints")] == ["5", "000007", "9", "10"]
 
 
 def test_b34_twenty_versions_leave_two(weights: Weights) -> None:

@@ -1,14 +1,16 @@
 """The ledger of weights, of who uses them, and of how they scored."""
 
 import pytest
+from sqlalchemy import update
 
-from rft_core.catalog import Catalog, Evaluation, Version
+from rft_core.catalog import Catalog, Evaluation, StoredFile, Version, best, schema
 from rft_core.errors import ReproducibilityError
+from tests.catalog.ledger import take_over
 
 
 @pytest.fixture
 def generation(catalog: Catalog) -> int:
-    return catalog.claims.take_over("t")
+    return take_over(catalog)
 
 
 def test_versions_are_found_in_the_order_of_their_numbers(catalog: Catalog, generation: int) -> None:
@@ -26,13 +28,16 @@ def test_the_same_bytes_again_change_nothing(catalog: Catalog, generation: int) 
 
 
 def test_other_bytes_for_a_known_version_are_refused(catalog: Catalog, generation: int) -> None:
+    other = Version(1, 1, "weights/1", "b")
+    catalog.versions.check(other, generation)
     catalog.versions.record(Version(1, 1, "weights/1", "a"), generation)
-    with pytest.raises(ReproducibilityError, match="version 1 was made again with other bytes.*set checkpoint.every: 1"):
-        catalog.versions.record(Version(1, 1, "weights/1", "b"), generation)
+    for refuse in (catalog.versions.check, catalog.versions.record):
+        with pytest.raises(ReproducibilityError, match="version 1 was made again with other bytes.*set checkpoint.every: 1"):
+            refuse(other, generation)
     # Also when its files were collected meanwhile.
     catalog.versions.forget_files(1)
     with pytest.raises(ReproducibilityError):
-        catalog.versions.record(Version(1, 1, "weights/1", "b"), generation)
+        catalog.versions.record(other, generation)
     assert catalog.versions.all() == [Version(1, 1, None, "a")]
     catalog.versions.record(Version(1, 1, "weights/1", "a"), generation)
     assert catalog.versions.all() == [Version(1, 1, "weights/1", "a")]
@@ -45,23 +50,58 @@ def test_a_version_that_lives_in_the_process_gets_its_files_later(catalog: Catal
     assert catalog.versions.all() == [Version(1, 1, "weights/1", "a")]
 
 
+def test_versions_that_will_be_made_again_are_forgotten_with_their_scores(catalog: Catalog, generation: int) -> None:
+    for number in (1, 2, 3):
+        catalog.versions.record(Version(number, number, None, str(number)), generation)
+        catalog.versions.record_evaluation(Evaluation("held_out", number, {}, "evaluations/x.parquet"))
+    catalog.versions.retire(after=1)
+    assert [known.version for known in catalog.versions.all()] == [1]
+    assert [scored.version for scored in catalog.versions.evaluations("held_out")] == [1]
+    catalog.versions.record(Version(2, 2, None, "other bytes"), generation)
+
+
 def test_a_reader_uses_one_version_until_it_lets_go(catalog: Catalog) -> None:
     catalog.versions.acknowledge("a", 1)
-    catalog.versions.acknowledge("b", 2)
+    catalog.versions.acknowledge("b\x00", 2)
     assert catalog.versions.in_use(within_s=60) == {1, 2}
     catalog.versions.acknowledge("a", 3)
     assert catalog.versions.in_use(within_s=60) == {2, 3}
-    catalog.versions.release("b")
+    catalog.versions.release("b\x00")
     assert catalog.versions.in_use(within_s=60) == {3}
-    # Who was not seen lately is dead.
-    assert catalog.versions.in_use(within_s=-1) == set()
+
+
+@pytest.mark.parametrize("moved_s", [-3600.0, 3600.0], ids=["long ago", "before the clock jumped back"])
+def test_a_reader_that_was_not_seen_lately_is_dead(catalog: Catalog, moved_s: float) -> None:
+    catalog.versions.acknowledge("a", 1)
+    table = schema.readers
+    with catalog._database.write() as connection:
+        connection.execute(update(table).values(seen_at=table.c.seen_at + moved_s))
+    assert catalog.versions.in_use(within_s=600) == set()
+    catalog.versions.seen("a")
+    assert catalog.versions.in_use(within_s=600) == {1}
 
 
 def test_the_first_score_of_a_version_stays(catalog: Catalog) -> None:
     for name, version, reward in (("held_out", 10, 0.5), ("held_out", 2, 0.25), ("held_out", 10, 0.9), ("other", 2, 1.0)):
-        catalog.versions.record_evaluation(Evaluation(name, version, {"reward": reward}, "evaluations/x.parquet"))
+        catalog.versions.record_evaluation(Evaluation(name, version, {"reward": reward}, f"evaluations/{name}-{version}", str(reward)))
     assert [(one.version, one.metrics["reward"]) for one in catalog.versions.evaluations("held_out")] == [(2, 0.25), (10, 0.5)]
     assert catalog.versions.evaluation("held_out", 3) is None
+    assert catalog.versions.answer_files() == [
+        StoredFile("evaluations/held_out-2", 0, 0, "0.25"),
+        StoredFile("evaluations/held_out-10", 0, 0, "0.5"),
+        StoredFile("evaluations/other-2", 0, 0, "1.0"),
+    ]
+
+
+def test_the_best_version_is_the_first_of_those_that_scored_highest() -> None:
+    scores = [
+        (1, {"evaluation/reward": 0.9}),
+        (2, {"evaluation/exact": 1.0, "evaluation/reward": 0.1}),
+        (3, {"evaluation/exact": 1.0}),
+        (4, {}),
+    ]
+    assert best([Evaluation("held_out", version, metrics, "x") for version, metrics in scores]) == 2
+    assert best([]) is None
 
 
 def test_a_pinned_version_says_why(catalog: Catalog, generation: int) -> None:

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,16 @@ import yaml
 
 from flows import show
 from flows.cli import _finish
-from flows.terminal import Lines, program, strict_json
+from flows.table import export_version, open_run
+from flows.terminal import Lines, duration, program, strict_json
 from rft_core.buffer import ExperienceStore
-from rft_core.catalog import HELD_OUT, Catalog, Evaluation, Version, best
+from rft_core.catalog import HELD_OUT, Catalog, Evaluation, best
 from rft_core.config import RunConfig, dump, parse
+from rft_core.disk import write_whole
 from rft_core.errors import UserError
-from rft_core.run_dir import RunDir, write_whole
+from rft_core.processes import this_process
+from rft_core.run_dir import RunDir
+from rft_core.storage import open_storage
 from rft_core.weights import WeightStore
 from tests.flows.conftest import ROOT, free_port
 from tests.tiny_files import recipe
@@ -42,7 +48,7 @@ def write(folder: Path, values: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def started(tmp_path: Path, tiny_shape: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunDir, Catalog, RunConfig]:
+def started(tmp_path: Path, tiny_shape: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunDir, Catalog, RunConfig]]:
     """A run that has a catalog and published weights, in the working folder."""
     monkeypatch.chdir(tmp_path)
     config = parse(recipe(tmp_path, tiny_shape, name="asked", runs_dir="runs"))
@@ -50,8 +56,11 @@ def started(tmp_path: Path, tiny_shape: Path, monkeypatch: pytest.MonkeyPatch) -
     run_dir.create()
     write_whole(run_dir.recipe_file, dump(config))
     catalog = Catalog(f"sqlite:///{run_dir.catalog_file}")
-    WeightStore(run_dir, catalog, catalog.claims.take_over("test"), "tiny").publish(1, 1, tiny_shape)
-    return run_dir, catalog, config
+    generation = catalog.trainers.take_over(this_process())
+    WeightStore(run_dir, catalog, generation, "tiny").publish(1, 1, tiny_shape)
+    catalog.trainers.release(generation)
+    yield run_dir, catalog, config
+    catalog.close()
 
 
 def evaluate(run_dir: RunDir, catalog: Catalog, version: int, answers: dict[str, str], metrics: dict[str, float]) -> None:
@@ -60,8 +69,8 @@ def evaluate(run_dir: RunDir, catalog: Catalog, version: int, answers: dict[str,
         | {"reward": 1.0, "exact": text == task, "reason": "", "error": None}
         for task, text in answers.items()
     ]
-    uri = ExperienceStore(run_dir, catalog).write_answers(f"{HELD_OUT}-v{version:06d}", rows)
-    catalog.versions.record_evaluation(Evaluation(HELD_OUT, version, metrics, uri))
+    file = ExperienceStore(open_storage(run_dir.root), catalog).write_answers(f"{HELD_OUT}-v{version:06d}", rows)
+    catalog.versions.record_evaluation(Evaluation(HELD_OUT, version, metrics, file.uri, file.sha256))
 
 
 @pytest.mark.parametrize(
@@ -204,10 +213,18 @@ def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    value = {"a": float("nan"), "b": [1.5, float("inf")], "c": {"d": (float("-inf"), "NaN")}, "e": Path("x")}
-    assert json.loads(strict_json(value), parse_constant=refuse) == {"a": None, "b": [1.5, None], "c": {"d": [None, "NaN"]}, "e": "x"}
+    value = {"a": float("nan"), "b": [1.5, float("inf")], "c": {"d": (float("-inf"), "NaN")}, "e": Path("x"), "f": Decimal(3)}
+    plain = {"a": None, "b": [1.5, None], "c": {"d": [None, "NaN"]}, "e": "x", "f": 3}
+    assert json.loads(strict_json(value), parse_constant=refuse) == plain
     Lines(json_lines=True).step(1, 2, {"trainer/loss": float("nan")})
     assert json.loads(capsys.readouterr().err, parse_constant=refuse)["metrics"] == {"trainer/loss": None}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (119.0, "119 s"), (120.0, "2 min"), (7199.0, "120 min"), (7200.0, "2 h"), (200_000.0, "2 d")]
+)
+def test_a_time_is_said_in_the_unit_that_fits(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
 
 
 def test_a_program_is_named_so_that_a_shell_here_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,10 +288,10 @@ def test_files_that_go_while_they_are_counted_are_left_out(tmp_path: Path, monke
 
 
 def test_an_export_is_whole_or_not_there(started: tuple[RunDir, Catalog, RunConfig], tmp_path: Path) -> None:
-    run_dir, catalog, _ = started
-    assert show.export_version(run_dir, "newest", tmp_path / "deep" / "out") == 1
-    assert (tmp_path / "deep" / "out" / "config.json").exists()
-    with pytest.raises(UserError, match="no version of this run was scored"):
-        show.export_version(run_dir, "best", tmp_path / "other")
-    catalog.versions.record(Version(2, 2, None, None), catalog.claims.take_over("again"))
+    run_dir, _, _ = started
+    with open_run(run_dir) as run:
+        assert export_version(run, "newest", tmp_path / "deep" / "out") == 1
+        assert (tmp_path / "deep" / "out" / "config.json").exists()
+        with pytest.raises(UserError, match="no version of this run was scored"):
+            export_version(run, "best", tmp_path / "other")
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["out"]

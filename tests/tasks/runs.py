@@ -12,11 +12,12 @@ from pydantic import Field
 from rft_core.buffer import Questions
 from rft_core.catalog import Catalog, StepRow
 from rft_core.config import RunConfig, parse
+from rft_core.disk import file_sha256
 from rft_core.engines.base import engines
 from rft_core.engines.scripted import ScriptedConfig, ScriptedEngine
 from rft_core.operators.apply import pipeline_version
 from rft_core.rewards.combine import RewardSet
-from rft_core.run_dir import file_sha256
+from rft_core.storage import open_storage
 from rft_core.types import GenerationRequest, Reward, Task
 from tasks.progress import watched_by
 from tests import explorer_parts, loop
@@ -119,7 +120,7 @@ class Look:
         self.versions = {known.version: known for known in catalog.versions.all()}
         self.evaluations = {known.version: dict(known.metrics) for known in catalog.versions.evaluations("held_out")}
         self.claims = {step.step: catalog.claims.find(step.step) for step in self.steps}
-        questions = Questions(self.run_dir, catalog, pipeline_version(parse(values).operators))
+        questions = Questions(open_storage(self.run_dir.root), catalog, pipeline_version(parse(values).operators))
         self.ask: Callable[[str], list[dict[str, Any]]] = lambda question: questions.ask(question).to_pylist()
         leased = self.ask("select step, slot, task_id, epoch, fate from fates order by step, slot, epoch")
         self.leases = [(row["step"], row["slot"], row["epoch"], row["fate"]) for row in leased]

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from rft_core import metrics
+from rft_core.buffer import Shaped
 from rft_core.types import StopReason
 from tasks.measure import measure_rollout
 from tasks.session import Session
@@ -16,7 +17,7 @@ from tests.buffer.table import Table, row
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[Table]:
-    opened = Table(tmp_path / "run")
+    opened = Table(tmp_path / "run", pipeline="p")
     yield opened
     opened.close()
 
@@ -44,9 +45,8 @@ def test_every_attempt_counts_truncated_and_dropped_ones_too(table: Table) -> No
         row(second, 3, reward=0.5, **sampled(4)),
     ]
     table.store.append("a", rows, "e", 1)
-    table.catalog.segments.commit_overlay(
-        "p", "a", table.catalog.segments.files()[0][1], [], {rows[4].group_id: "drop_no_signal: all rewards equal"}
-    )
+    dropped = [Shaped(one.experience_id, one.reward, "drop_no_signal", "all rewards equal") for one in rows[4:]]
+    table.store.overlay("a", {rows[4].group_id: dropped}, [], {rows[4].group_id: "drop_no_signal: all rewards equal"})
     assert measure(table) == pytest.approx(
         {
             metrics.NUM_ATTEMPTS: 8.0,

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rft_core.disk import file_sha256, folder_written_whole
 from rft_core.errors import CheckpointError
-from rft_core.run_dir import file_sha256, folder_written_whole
-from rft_core.trainer import checkpoint
+from rft_core.trainer import checkpoint, manifest
 from rft_core.trainer.batch import Batch
 from rft_core.trainer.trainer import Trainer
 
@@ -82,7 +82,7 @@ def test_random_numbers_go_on(trainer: MakeTrainer, tiny_folder: Path, tmp_path:
 def test_the_model_is_an_ordinary_folder(saved: Path) -> None:
     AutoModelForCausalLM.from_pretrained(saved / checkpoint.MODEL)
     assert (saved / checkpoint.MODEL / "tokenizer.json").exists()
-    assert checkpoint.verify(saved) == 1
+    assert manifest.verify(saved) == 1
     hashes = checkpoint.model_hashes(saved)
     assert hashes == {path.name: file_sha256(path) for path in (saved / checkpoint.MODEL).iterdir()}
     assert "model.safetensors" in hashes
@@ -116,10 +116,10 @@ def test_no_manifest_is_no_checkpoint(saved: Path, trainer: MakeTrainer) -> None
 
 
 def test_a_newer_format_is_refused(saved: Path) -> None:
-    manifest = json.loads((saved / "manifest.json").read_text())
-    (saved / "manifest.json").write_text(json.dumps(manifest | {"format": 99}))
+    file = saved / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
     with pytest.raises(CheckpointError, match="format 99, newer"):
-        checkpoint.verify(saved)
+        manifest.verify(saved)
     # It is not passed over: starting again from an older one would throw work away without a word.
     assert checkpoint.newest(saved.parent) == saved
 

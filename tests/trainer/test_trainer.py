@@ -205,7 +205,7 @@ def test_a_tiny_policy_learns(tiny_folder: Path, group: Callable[..., Group]) ->
     """GRPO from real samples: answer with the token that the prompt ends in."""
     policy = Policy.load(tiny_folder)
     algorithm = algorithms.build("grpo", {}, "algorithm")
-    config = TrainerConfig(learning_rate=3e-3, mini_batch_groups=4, updates_per_batch=2)
+    config = TrainerConfig(learning_rate=2e-3, mini_batch_groups=4, updates_per_batch=2)
     trainer = Trainer(config, policy, algorithm, total_steps=60, seed=0)
     generator = torch.Generator().manual_seed(0)
     prompts = [(3, 4 + index) for index in range(8)]
@@ -213,7 +213,7 @@ def test_a_tiny_policy_learns(tiny_folder: Path, group: Callable[..., Group]) ->
     for step in range(60):
         with torch.no_grad():
             logprobs = (policy.module(input_ids=torch.tensor(prompts)).logits[:, -1] / 2.0).log_softmax(-1)
-        samples = torch.multinomial(logprobs.exp(), 16, replacement=True, generator=generator).tolist()
+        samples = torch.multinomial(logprobs.exp(), 32, replacement=True, generator=generator).tolist()
         groups = [
             group(
                 [float(token == prompt[-1]) for token in line],

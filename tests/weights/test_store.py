@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from rft_core.catalog import Catalog
+from rft_core.disk import file_sha256
 from rft_core.errors import LostClaimError, ReproducibilityError, UserError, WeightsError
-from rft_core.run_dir import RunDir, file_sha256
+from rft_core.processes import Process
+from rft_core.run_dir import RunDir
 from rft_core.weights import WeightStore, fetch, newest_complete
 from tests.buffer.test_store import DAMAGES
 from tests.disks import full_disk
@@ -26,7 +28,7 @@ class Weights:
 
     def trainer(self) -> WeightStore:
         """A new trainer, which takes over."""
-        return WeightStore(self.run_dir, self.catalog, self.catalog.claims.take_over("process 9"), "the/base")
+        return WeightStore(self.run_dir, self.catalog, self.catalog.trainers.take_over(Process("process 9", ""), lease_s=-1.0), "the/base")
 
     def source(self, content: str) -> Path:
         folder = self._sources / content

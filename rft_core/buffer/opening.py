@@ -1,0 +1,109 @@
+"""Opening the table of a run: its catalog, the place of its files, and the terms on which it takes rows."""
+
+import os
+from dataclasses import dataclass
+
+from rft_core.buffer.selection import Selector, selectors
+from rft_core.buffer.store import ExperienceStore, Terms
+from rft_core.catalog import Catalog
+from rft_core.config import RunConfig, TableConfig
+from rft_core.errors import ConfigError, UserError
+from rft_core.run_dir import RunDir
+from rft_core.storage import Storage, open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The experience table of one run."""
+
+    catalog: Catalog
+    storage: Storage
+    store: ExperienceStore
+    selector: Selector
+
+
+def open_table(run_dir: RunDir, config: RunConfig, pipeline: str | None, writer: str) -> Table:
+    """Open the table of a run, as its recipe says; it is made if it is not there.
+
+    Args:
+        run_dir: The run.
+        config: Its recipe.
+        pipeline: Version of its pipeline of operators; null for none.
+        writer: Who opens it: what a killed process of this name left is swept under it.
+
+    Raises:
+        UserError: The catalog or the place of the files can't be opened; names what is missing, and nothing secret.
+    """
+    catalog = open_catalog(run_dir, config.table)
+    storage = open_files(run_dir, config.table)
+    spec = config.selection
+    selector = selectors.build(spec.name, spec.args, "selection")
+    terms = Terms(
+        writer=writer,
+        awaits_rewards=bool(config.rewards),
+        awaits_each=config.labels.await_each,
+        deadline_s=config.labels.deadline_s,
+        pipeline=pipeline,
+        score=selector.score,
+        then=config.labels.then,
+        combine=config.labels.combine,
+    )
+    return Table(catalog, storage, ExperienceStore(storage, catalog, terms), selector)
+
+
+def open_catalog(run_dir: RunDir, config: TableConfig) -> Catalog:
+    """The catalog of a run.
+
+    Raises:
+        RunError: It can't be opened.
+    """
+    if config.catalog is None:
+        return Catalog(f"sqlite:///{run_dir.catalog_file}")
+    return Catalog(_revealed("table.catalog", config.catalog), f"tidemill_{run_dir.run_id}")
+
+
+def open_files(run_dir: RunDir, config: TableConfig) -> Storage:
+    """The place of a run's segments, overlays and scored answers.
+
+    Raises:
+        UserError: It can't be opened.
+    """
+    if config.files is None:
+        return open_storage(run_dir.root)
+    return open_storage(f"{config.files.rstrip('/')}/{run_dir.run_id}", config.options)
+
+
+def is_there(run_dir: RunDir, config: TableConfig) -> bool:
+    """Whether the run has a catalog, without making one."""
+    return config.catalog is not None or run_dir.catalog_file.exists()
+
+
+def check_places(config: TableConfig) -> None:
+    """Refuse what can't work, without looking at any server.
+
+    Raises:
+        ConfigError: Names the key; shows no password.
+    """
+    catalog = config.catalog
+    if catalog is not None and not catalog.startswith("env:"):
+        if not catalog.startswith(("postgresql://", "postgres://")):
+            raise ConfigError(
+                "table.catalog", catalog.partition("://")[0], "postgresql://USER@HOST/DATABASE, env:NAME, or nothing for SQLite"
+            )
+        if ":" in catalog.partition("://")[2].rpartition("@")[0] or "password=" in catalog:
+            raise ConfigError(
+                "table.catalog", "an address with a password in it", "recipes are shown to people: put it in a variable, env:NAME"
+            )
+    if config.files is not None and "://" in config.files and not config.files.startswith("file://") and catalog is None:
+        store = f"{config.files.partition('://')[0]}://…"  # what follows may hold a password
+        raise ConfigError("table.files", store, "files in an object store need table.catalog: a SQLite file serves one machine")
+
+
+def _revealed(key: str, value: str) -> str:
+    """A value of the recipe, or of the environment where it says `env:NAME`."""
+    if not value.startswith("env:"):
+        return value
+    found = os.environ.get(value.removeprefix("env:"))
+    if not found:
+        raise UserError(f"{key} is {value}, and the environment has no {value.removeprefix('env:')}", "set it where this command runs")
+    return found

@@ -1,0 +1,117 @@
+"""Writing to a disk of this machine: whole or not at all, and so that it survives a power cut."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+from rft_core.errors import UserError
+
+_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{8}(/|$)")
+
+
+def write_whole(path: Path, content: str | bytes | memoryview) -> None:
+    """Write a file whole or not at all: a temporary file, fsync, rename. Folders above it are made.
+
+    Raises:
+        UserError: There is no space, or no permission; nothing is left.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    unfinished = Path(temporary(str(path)))
+    try:
+        make_folder(path.parent)
+        with unfinished.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(path)
+        sync(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            unfinished.unlink()
+        if isinstance(error, OSError):
+            raise no_space(error, path.parent) from None
+        raise
+
+
+@contextmanager
+def folder_written_whole(path: Path) -> Iterator[Path]:
+    """Write a folder whole or not at all: fill the temporary folder that this gives, leave, and it is at `path`.
+
+    If `path` is there already the new one replaces it. If the body raises, nothing is left.
+    """
+    make_folder(path.parent)
+    unfinished = Path(temporary(str(path.with_name(f".{path.name}"))))
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        for file in unfinished.rglob("*"):
+            sync(file)
+        sync(unfinished)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    if path.exists():
+        shutil.rmtree(path)
+    unfinished.rename(path)
+    sync(path.parent)
+
+
+def temporary(name: str) -> str:
+    """A name, of its own, for what is to be renamed to another one when it is whole."""
+    return f"{name}.tmp-{uuid4().hex[:8]}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `temporary` made the name, or that of a folder in it."""
+    return _TEMPORARY.search(name) is not None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and folders that killed writers left. Only for the process that holds the run."""
+    for leftover in folder.glob("*.tmp-*") if folder.exists() else ():
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each of which survives a power cut."""
+    if os.path.lexists(folder):
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)  # another writer may have made it just now
+    sync(folder.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a file's bytes, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """The hex SHA-256 of a file."""
+    hasher = sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(1 << 22):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def no_space(error: OSError, path: Path) -> UserError:
+    """One line for a write below a folder that failed for want of space or permission."""
+    # os.path.isdir, since Path.is_dir raises below a folder that this user may not enter
+    there = next(folder for folder in (path, *path.absolute().parents) if os.path.isdir(folder))  # noqa: PTH112
+    return UserError(
+        f"can't write below {path} ({error.strerror or error}), {shutil.disk_usage(there).free / 1e6:.0f} MB are free there",
+        "make room, or let this user write there, then run the same command again",
+    )

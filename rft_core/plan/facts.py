@@ -1,0 +1,53 @@
+"""What follows from a recipe alone: its last step, what is due when, how stale a group may be, its tasks."""
+
+import math
+
+from rft_core.base_model import BaseModel
+from rft_core.config import RunConfig
+from rft_core.errors import ConfigError
+from rft_core.taskset import TaskSet, open_taskset
+from rft_core.types import seed_of
+
+
+def last_step(config: RunConfig, num_tasks: int) -> int:
+    """The number of the run's last step: `steps`, or as many as `epochs` give, whichever is less."""
+    if config.epochs is None:
+        return config.steps
+    return min(config.steps, math.ceil(config.epochs * num_tasks / config.rollout.batch_groups))
+
+
+def max_staleness(config: RunConfig) -> int:
+    """Most versions that a trained group may lie behind the one that its step starts from."""
+    wanted = config.sync.max_staleness
+    return config.sync.interval - 1 if wanted is None else wanted
+
+
+def is_due(step: int, every: int | None, last: int) -> bool:
+    """Whether something that happens every so many steps, and at the last one, happens at this one."""
+    return step == last or (every is not None and step > 0 and step % every == 0)
+
+
+def context_of(config: RunConfig, model: BaseModel) -> int:
+    """Longest sequence, in tokens: `model.max_context`, or the model's own limit.
+
+    Raises:
+        ConfigError: The recipe asks for more than the model was made for, or the model does not say.
+    """
+    own = model.context()
+    wanted = config.model.max_context
+    if wanted is not None and own is not None and wanted > own:
+        raise ConfigError("model.max_context", wanted, f"the model was made for at most {own} tokens")
+    if wanted is None and own is None:
+        raise ConfigError("model.max_context", None, "the model's config does not say its context: set it")
+    return wanted or own or 0
+
+
+def open_train(config: RunConfig) -> TaskSet:
+    """The training tasks of a recipe."""
+    return open_taskset(config.data.train, config.seed)
+
+
+def open_held_out(config: RunConfig) -> TaskSet | None:
+    """The held-out tasks of a recipe; what is generated from a seed has another one than the training tasks."""
+    source = config.data.evaluation
+    return open_taskset(source, seed_of(config.seed, "held out") % 2**31) if source else None
