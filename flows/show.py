@@ -222,7 +222,7 @@ def _three_answers(run_dir: RunDir) -> list[str]:
     """Answers to tasks that were asked before and after; the two evaluations may have other tasks."""
     with open_run(run_dir) as run:
         scored = run.catalog.versions.evaluations(HELD_OUT)
-        before, after = (read_answers(run.table.storage, scored[index].uri) for index in (0, -1))
+        before, after = (read_answers(run.table.storage, scored[index].uri, scored[index].sha256) for index in (0, -1))
     old = {row["task_id"]: row["response_text"] for row in before}
     rows = [
         {"task": row["prompt_text"], "right": row["answer"], "before": old[row["task_id"]][:60], "after": row["response_text"][:60]}

@@ -40,7 +40,9 @@ def export(session: Session, step: int) -> None:
     for scored in session.catalog.versions.evaluations(HELD_OUT):
         if session.exported < scored.version <= step:
             name = evaluation_name(scored.version, session.last_step)
-            session.monitor.log_evaluation(scored.version, name, read_answers(session.table.storage, scored.uri), scored.metrics)
+            session.monitor.log_evaluation(
+                scored.version, name, read_answers(session.table.storage, scored.uri, scored.sha256), scored.metrics
+            )
     for row in rows:
         if row.checkpoint is not None and row.step > session.exported:
             session.monitor.log_samples(row.step, samples(session, row.step, session.config.monitor.samples))

@@ -7,6 +7,7 @@ from rft_core import metrics
 from rft_core.buffer import Wanted, chooser
 from rft_core.catalog import Claim
 from rft_core.disk import folder_written_whole, no_space
+from rft_core.errors import SegmentError
 from rft_core.failpoints import failpoint
 from rft_core.operators.table import group_of
 from rft_core.plan import max_staleness
@@ -35,11 +36,29 @@ async def train(run: str, step: int) -> dict[str, float]:
 
 def _choose(session: Session, step: int) -> Claim:
     """Claim the groups of a step's batch, in order, and the state of the table that they are read at."""
-    rollout, where = session.config.rollout, session.config.selection.where
-    matching = session.questions().groups_where(where) if where else None
+    rollout = session.config.rollout
+    matching = _matching(session)
     choose = chooser(session.table.selector, Wanted(step, rollout.batch_groups), matching, rollout.short_batch == "skip")
     staleness = max_staleness(session.config)
     return session.catalog.claims.make(step, choose, step - 1, staleness, session.pipeline, session.generation)
+
+
+def _matching(session: Session) -> set[str] | None:
+    """The groups that the recipe's condition holds for; null where it has none.
+
+    Raises:
+        SegmentError: It can't be known, since a file can't be read.
+    """
+    condition = session.config.selection.where
+    if condition is None:
+        return None
+    questions = session.questions()
+    matching = questions.groups_where(condition)
+    for uri, problem in questions.damaged.items():
+        raise SegmentError(
+            f"selection.where can't be asked: {uri} {problem}", "restore it from a copy; `rft fsck` lists all that is damaged"
+        )
+    return matching
 
 
 def _update(session: Session, claim: Claim) -> dict[str, float]:

@@ -24,7 +24,7 @@ class LabelLine:
     line: int
     """From 1."""
     key: str
-    """Names the line by the file's content and its place in it: the same file a second time changes nothing."""
+    """Names the line by all that stands up to it: the same file again changes nothing, and one that has grown brings what is new."""
     experience_id: str
     value: float
     author: str
@@ -61,8 +61,11 @@ def read_labels(path: Path, author: str | None = None) -> list[LabelLine]:
         raise DataError(f"no labels at {path} ({error.strerror})", "name a JSONL file, one label a line") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start})", "a JSONL file, one label a line, is right") from None
-    name = sha256(content).hexdigest()
-    found = [_label(text, number, name, f"{path} line {number}", author) for number, text in enumerate(lines, start=1) if text.strip()]
+    so_far, found = sha256(), []
+    for number, text in enumerate(lines, start=1):
+        if text.strip():
+            so_far.update(f"{text.strip()}\n".encode())
+            found.append(_label(text, number, so_far.hexdigest(), f"{path} line {number}", author))
     if not found:
         raise DataError(
             f"{path} holds no labels", 'one JSON object a line is right, as in {"experience_id": "...", "value": 1, "author": "ada"}'
@@ -70,7 +73,7 @@ def read_labels(path: Path, author: str | None = None) -> list[LabelLine]:
     return found
 
 
-def _label(text: str, number: int, file: str, where: str, author: str | None) -> LabelLine:
+def _label(text: str, number: int, up_to_here: str, where: str, author: str | None) -> LabelLine:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -86,7 +89,7 @@ def _label(text: str, number: int, file: str, where: str, author: str | None) ->
         raise DataError(f"{where} has no value", "a finite number is right, or true or false")
     given = {"author": author} | {key: values[key] for key in ("experience_id", "author", "field", "note") if key in values}
     texts = {key: _text(key, value, where) for key, value in given.items()}
-    return LabelLine(number, digest("label", file, number), value=_number(values["value"], where), **texts)
+    return LabelLine(number, digest("label", up_to_here, texts["author"]), value=_number(values["value"], where), **texts)
 
 
 def _text(key: str, value: Any, where: str) -> str:

@@ -25,7 +25,7 @@ class Part:
     key: str
     file: StoredFile
     created_at: float
-    """Seconds since the epoch."""
+    """When its newest rows were appended, in seconds since the epoch."""
     busy: bool = False
     """Of a segment: whether a group in it still waits for labels, shaping or training."""
 
@@ -75,13 +75,18 @@ class History:
             return now(connection)
 
     def segments(self) -> list[Part]:
-        """The segments of the table, in commit order."""
-        table = schema.segments
-        waiting = select(schema.groups.c.segment).distinct().where(schema.groups.c.queue.is_not(None))
+        """The segments of the table, in the order in which their newest rows were appended: a merged one is as old as they are."""
+        table, groups, origin = schema.segments, schema.groups.c, schema.segments.alias()
+        newest = func.max(origin.c.sequence).label("sequence"), func.max(origin.c.created_at).label("created_at")
+        appended = select(groups.segment, *newest).join(origin, origin.c.key == groups.origin).group_by(groups.segment).subquery()
+        sequence = func.coalesce(appended.c.sequence, table.c.sequence)
+        created_at = func.coalesce(appended.c.created_at, table.c.created_at).label("appended_at")
+        query = select(table, created_at).outerjoin(appended, appended.c.segment == table.c.key).where(part_of(table, None))
+        waiting = select(groups.segment).distinct().where(groups.queue.is_not(None))
         with self._database.read() as connection:
             busy = set(connection.scalars(waiting))
-            rows = connection.execute(select(table).where(part_of(table, None)).order_by(table.c.sequence)).mappings()
-            return [Part(row["key"], stored(row), row["created_at"], row["key"] in busy) for row in rows]
+            rows = connection.execute(query.order_by(sequence)).mappings()
+            return [Part(row["key"], stored(row), row["appended_at"], row["key"] in busy) for row in rows]
 
     def pipelines(self) -> list[str]:
         """The pipelines that have overlays."""

@@ -76,6 +76,20 @@ def test_the_same_file_twice_changes_nothing(shaping: Table, tmp_path: Path) -> 
     assert (shaping.catalog.segments.snapshot(), standing(shaping)) == (at, [("ready", "training")])
 
 
+def test_a_file_that_has_grown_brings_only_what_is_new(table: Table, tmp_path: Path) -> None:
+    (lease,) = append_each(table, "a", [(1, 0)])
+    first, second = ids(table, lease)
+    path = tmp_path / "labels.jsonl"
+    line = '{{"experience_id": "{}", "value": {}, "author": "{}"}}\n'
+    path.write_text(line.format(first, 1, "ada"))
+    apply_labels(table.open, read_labels(path))
+    table.label({first: 0.0})  # somebody else corrects her
+    path.write_text(path.read_text() + line.format(second, 1, "ada") + line.format(first, 1, "ada"))
+    done = apply_labels(table.open, read_labels(path))
+    assert (done.applied.added, done.applied.repeated) == (2, 1), "what she said first is not said again, what she said last is"
+    assert table.catalog.labels.count() == 4
+
+
 @pytest.mark.parametrize(("combine", "expected"), [("newest", [0.5, 0.3, 7.0, 1.0]), ("mean", [0.25, 0.2, 7.0, 1.0])])
 def test_what_authors_say_is_all_kept_and_combined_in_one_way(combine: str, expected: list[float], table: Table) -> None:
     table.store.terms = replace(table.store.terms, combine=combine)

@@ -112,3 +112,31 @@ def test_files_of_other_ages_are_not_merged(table: Table) -> None:
     age(table, step_1=6, step_2=5.9, step_3=3, step_4=2.9)
     assert squeeze(table, max_age_days=7).made <= 3
     assert len(table.files("segments")) >= 3
+
+
+def test_a_merge_makes_no_row_younger(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small table is merged into one file again and again: its old rows must go all the same."""
+    generation = table.take_over()
+    for hour in range(1, 31):
+        append_each(table, f"hour-{hour}", [(1, 0)], hour)
+        with table.catalog._database.write() as connection:
+            connection.exec_driver_sql(f"update segments set created_at = {3600 * hour} where key = 'hour-{hour}'")
+        monkeypatch.setattr(table.catalog.history, "now", lambda now=3600.0 * hour: now)
+        table.claim(hour, generation)
+        squeeze(table, max_age_days=1)
+        assert max(1, hour - 26) <= left(table)[0] <= max(1, hour - 23)  # a merged file goes when its newest rows do
+    assert len(table.files("segments")) < 20
+
+
+def test_the_oldest_rows_go_first_although_they_were_merged_last(table: Table) -> None:
+    generation = table.take_over()
+    append_each(table, "waits", [(1, 0)], step=3)
+    for step in (1, 2):
+        append_each(table, f"old-{step}", [(1, 0)], step)
+        table.claim(step, generation, count=1)
+    append_each(table, "new", [(1, 0)], step=4)
+    squeeze(table)
+    assert "compact" in table.catalog.segments.files()[-1][0]
+    table.claim(5, generation)
+    squeeze(table, target_bytes=1, max_rows=4)
+    assert left(table) == [4]

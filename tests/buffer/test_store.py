@@ -9,7 +9,6 @@ from rft_core.buffer import ExperienceStore, Shaped, Terms, read_answers
 from rft_core.disk import file_sha256
 from rft_core.errors import LostClaimError, SegmentError, TidemillError
 from rft_core.types import Source, digest
-from tests.buffer.damages import DAMAGES, flip  # noqa: F401 - weights and checkpoints are damaged in the same ways
 from tests.buffer.table import Table, append_each, group_id, row
 
 

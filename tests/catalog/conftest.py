@@ -1,6 +1,7 @@
-"""A catalog of its own for each test, in SQLite and in PostgreSQL."""
+"""An empty catalog for each test, in SQLite and in PostgreSQL."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,47 +27,69 @@ class Place:
         return Catalog(self.url)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """A catalog that is made once, and emptied for each test: that is quicker."""
+
+    place: Place
+    catalog: Catalog
+
+    def empty(self) -> None:
+        """Forget all that it holds."""
+        with self.catalog._database.write() as connection:
+            for table in reversed(schema.metadata.sorted_tables):
+                connection.execute(delete(table))
+            connection.execute(insert(schema.meta), [{"key": "schema_version", "value": schema.VERSION}, {"key": "sequence", "value": 0}])
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Shared]:
+    catalog = place.open()
+    yield Shared(place, catalog)
+    catalog.close()
+
+
 @pytest.fixture(scope="session")
-def shared() -> Iterator[tuple[Place, Catalog]]:
-    """A catalog in PostgreSQL that is made once, since that takes a while."""
-    with servers.fresh_database(address(servers.POSTGRES, servers.missing_postgres())) as url:
-        place = Place(f"{url}?options={SOON}")
-        catalog = place.open()
-        yield place, catalog
-        catalog.close()
+def shared_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    with opened(Place(f"sqlite:///{tmp_path_factory.mktemp('shared') / 'catalog.db'}")) as shared:
+        yield shared
 
 
-def empty(catalog: Catalog) -> None:
-    """Forget all that a catalog holds."""
-    with catalog._database.write() as connection:
-        for table in reversed(schema.metadata.sorted_tables):
-            connection.execute(delete(table))
-        connection.execute(insert(schema.meta), [{"key": "schema_version", "value": schema.VERSION}, {"key": "sequence", "value": 0}])
-
-
-@pytest.fixture
-def sqlite_place(tmp_path: Path) -> Place:
-    """Where an empty catalog in SQLite will be."""
-    return Place(f"sqlite:///{tmp_path / 'catalog.db'}")
-
-
-@pytest.fixture
-def postgres_place(shared: tuple[Place, Catalog]) -> Place:
-    """Where an empty catalog in PostgreSQL is."""
-    place, catalog = shared
-    empty(catalog)
-    return place
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[Shared]:
+    url = address(servers.POSTGRES, servers.missing_postgres())
+    with servers.fresh_database(url) as database, opened(Place(f"{database}?options={SOON}")) as shared:
+        yield shared
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest) -> Place:
-    """Where an empty catalog is, or will be."""
-    found: Place = request.getfixturevalue(f"{request.param}_place")
+def shared(request: pytest.FixtureRequest) -> Shared:
+    """An empty catalog."""
+    found: Shared = request.getfixturevalue(f"shared_{request.param}")
+    found.empty()
     return found
 
 
 @pytest.fixture
-def catalog(place: Place) -> Iterator[Catalog]:
-    found = place.open()
-    yield found
-    found.close()
+def catalog(shared: Shared) -> Catalog:
+    """An empty catalog."""
+    return shared.catalog
+
+
+@pytest.fixture
+def place(shared: Shared) -> Place:
+    """Where an empty catalog is, the same as `catalog`."""
+    return shared.place
+
+
+@pytest.fixture
+def postgres_place(shared_postgres: Shared) -> Place:
+    """Where an empty catalog in PostgreSQL is."""
+    shared_postgres.empty()
+    return shared_postgres.place
+
+
+@pytest.fixture
+def sqlite_place(tmp_path: Path) -> Place:
+    """Where a catalog in SQLite will be."""
+    return Place(f"sqlite:///{tmp_path / 'catalog.db'}")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from sqlalchemy import update
 
-from rft_core.catalog import REWARD, Catalog, Label, Lease, NewGroup, Reuse, schema
+from rft_core.catalog import REWARD, Label, Lease, NewGroup, Reuse, schema
 from rft_core.errors import LostClaimError
-from tests.catalog.conftest import Place, empty
+from tests.catalog.conftest import Shared
 from tests.catalog.ledger import OVER, commit, group, lease, oldest, overlay, store_groups, take_over, waiting
 
 EXPLORERS = st.sampled_from(["a", "b"])
@@ -80,12 +80,12 @@ class Model:
 class Run(RuleBasedStateMachine):
     """Everything that is done to the catalog of a run, once for real and once to the model."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, shared: Shared) -> None:
         super().__init__()
-        empty(catalog)
-        self.catalog = catalog
+        shared.empty()
+        self.catalog = shared.catalog
         self.model = Model()
-        self.generation = take_over(catalog)
+        self.generation = take_over(self.catalog)
         self.number = 0
 
     def key(self) -> str:
@@ -274,15 +274,15 @@ class Run(RuleBasedStateMachine):
         return Group(new, (version, issue.lease.step, issue.lease.slot), status, new.queue, awaits, rewarded)
 
 
-def test_every_lease_has_one_fate_and_the_sums_are_right(catalog: Catalog, place: Place) -> None:
+def test_every_lease_has_one_fate_and_the_sums_are_right(shared: Shared) -> None:
     class RunOfThisCatalog(Run):
         def __init__(self) -> None:
-            super().__init__(catalog)
+            super().__init__(shared)
 
-    asks_a_server = place.url.startswith("postgresql")
+    asks_a_server = shared.place.url.startswith("postgresql")
     bounds = settings(
-        max_examples=6 if asks_a_server else 25,
-        stateful_step_count=40,
+        max_examples=6 if asks_a_server else 20,
+        stateful_step_count=30,
         deadline=None,
         derandomize=True,
         database=None,

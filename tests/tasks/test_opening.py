@@ -10,7 +10,7 @@ import pytest
 from rft_core.config import dump, parse
 from rft_core.errors import CheckpointError, ModelError, RunError
 from tests import loop
-from tests.buffer.test_store import flip
+from tests.buffer.damages import flip
 from tests.tasks.runs import Runs
 
 Recipe = dict[str, Any]

@@ -12,7 +12,7 @@ from rft_core.errors import LostClaimError, ReproducibilityError, UserError, Wei
 from rft_core.processes import Process
 from rft_core.run_dir import RunDir
 from rft_core.weights import WeightStore, fetch, newest_complete
-from tests.buffer.test_store import DAMAGES
+from tests.buffer.damages import DAMAGES
 from tests.disks import full_disk
 
 
