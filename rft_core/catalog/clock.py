@@ -5,6 +5,8 @@ from sqlalchemy import ColumnElement, Connection, text
 LONGEST_LEASE_S = 600.0
 """No lease is given for longer."""
 
+_ASKED = "tidemill.now"
+
 _QUERIES = {
     "sqlite": "select (julianday('now') - 2440587.5) * 86400.0",
     "postgresql": "select extract(epoch from clock_timestamp())::float8",
@@ -13,8 +15,16 @@ _QUERIES = {
 
 
 def now(connection: Connection) -> float:
-    """The database's clock, in seconds since the epoch."""
-    return float(connection.execute(text(_QUERIES[connection.dialect.name])).scalar_one())
+    """The database's clock, in seconds since the epoch; within a transaction, when it was asked first."""
+    asked: float | None = connection.info.get(_ASKED)
+    if asked is None:
+        asked = connection.info[_ASKED] = float(connection.execute(text(_QUERIES[connection.dialect.name])).scalar_one())
+    return asked
+
+
+def start_transaction(connection: Connection) -> None:
+    """Forget the time of the transaction before."""
+    connection.info.pop(_ASKED, None)
 
 
 def end_of_lease(at: float, lease_s: float) -> float:

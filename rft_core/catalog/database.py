@@ -9,6 +9,7 @@ from sqlalchemy.exc import DatabaseError, InternalError, OperationalError
 
 from rft_core.catalog import schema
 from rft_core.catalog.backends import open_backend
+from rft_core.catalog.clock import start_transaction
 from rft_core.catalog.migrations import MIGRATIONS, migrate
 from rft_core.errors import RunError
 
@@ -62,6 +63,7 @@ class Database:
         self._engine.dispose()
 
     def _begin(self, connection: Connection) -> None:
+        start_transaction(connection)
         self._backend.begin(connection, bool(connection.get_execution_options().get("read_only", False)))
 
     @contextmanager

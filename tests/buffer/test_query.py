@@ -273,6 +273,8 @@ def test_an_answer_comes_part_by_part(filled: Table) -> None:
     assert isinstance(reader, pa.RecordBatchReader)
     with pytest.raises(QueryError, match="LINE 1: select nowhere"):
         questions.batches("select nowhere from experiences")
+    with pytest.raises(QueryError, match="the question has no answer"):
+        questions.batches(";")
 
 
 def test_experiences_lead_to_their_groups(filled: Table, questions: Questions) -> None:
