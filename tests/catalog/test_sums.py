@@ -17,6 +17,7 @@ from tests.catalog.ledger import OVER, commit, group, lease, oldest, overlay, st
 
 EXPLORERS = st.sampled_from(["a", "b"])
 STEPS = st.integers(1, 3)
+REJECTED = st.sampled_from([None, None, "too many failed"])
 STALENESS = st.sampled_from([99, 99, 4, 1])
 AGAIN = st.sampled_from([True, True, False])
 
@@ -122,13 +123,13 @@ class Run(RuleBasedStateMachine):
         for issue in held:
             issue.fate = "expired"
 
-    @rule(data=st.data(), step=STEPS, count=st.integers(2, 4), explorer=EXPLORERS)
-    def sample(self, data: st.DataObject, step: int, count: int, explorer: str) -> None:
+    @rule(data=st.data(), step=STEPS, count=st.integers(2, 4), explorer=EXPLORERS, rejected=REJECTED)
+    def sample(self, data: st.DataObject, step: int, count: int, explorer: str, rejected: str | None) -> None:
         self.issue(step, count, explorer, over=False)
-        self.append(data, self.model.issues[-count:], None)
+        self.append(data, self.model.issues[-count:], rejected)
 
     @precondition(lambda self: any(issue.group is None for issue in self.model.issues))
-    @rule(data=st.data(), rejected=st.sampled_from([None, "too many failed"]))
+    @rule(data=st.data(), rejected=REJECTED)
     def append_some(self, data: st.DataObject, rejected: str | None) -> None:
         without = [issue for issue in self.model.issues if issue.group is None]
         self.append(data, data.draw(st.lists(st.sampled_from(without), min_size=1, max_size=4, unique_by=id), label="leases"), rejected)
