@@ -17,6 +17,10 @@ MISSING = "is missing"
 """What is wrong with a file that is not there."""
 
 
+THREADED_BYTES = 4_000_000
+"""Of a smaller file the columns are decoded one after the other: threads would cost more than they save."""
+
+
 def unique_name(key: str) -> str:
     """A file name that no other try at the same key has."""
     return f"{key}-{uuid4().hex[:8]}.parquet"
@@ -53,7 +57,7 @@ def read(storage: Storage, file: StoredFile) -> pa.Table:
     problem = damage(content, file)
     if problem:
         raise SegmentError(f"{file.uri} of {storage.url} {problem}", "restore it from a copy; `rft fsck` lists all that is damaged")
-    return pq.read_table(pa.BufferReader(content))
+    return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=content.size > THREADED_BYTES)
 
 
 def read_segment(storage: Storage, file: StoredFile) -> pa.Table:

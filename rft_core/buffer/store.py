@@ -1,6 +1,7 @@
 """The experience table: the face of the buffer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -17,6 +18,9 @@ from rft_core.failpoints import failpoint
 from rft_core.run_dir import EVALUATIONS, OVERLAYS, SEGMENTS
 from rft_core.storage import Storage
 from rft_core.types import Experience, Source, digest
+
+_READERS = 4
+"""Segments that are read side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +191,25 @@ class ExperienceStore:
             for group_id in group_ids
         ]
 
-    def read_arrays(self, file: StoredFile) -> dict[str, Any]:
-        """Read a segment whole, as arrays: by column, a NumPy view a row for what is per token, a value a row for the rest.
+    def scan(self, stored: Sequence[StoredFile]) -> Iterator[dict[str, Any]]:
+        """Read segments whole, as arrays: by column, a NumPy view a row for what is per token, a value a row for the rest.
+
+        Args:
+            stored: Which segments. Some of them are read ahead, and come together, some thousand rows at a time.
 
         Raises:
-            SegmentError: It is missing, torn or altered.
+            SegmentError: One is missing, torn or altered.
         """
-        return rows.to_arrays(files.read_segment(self._storage, file))
+        with ThreadPoolExecutor(_READERS) as readers:
+            ahead = readers.map(partial(files.read_segment, self._storage), stored)
+            gathered: list[pa.Table] = []
+            for table in ahead:
+                gathered.append(table)
+                if sum(map(len, gathered)) >= rows.ROWS_IN_GROUP:
+                    yield rows.to_arrays(pa.concat_tables(gathered))
+                    gathered = []
+            if gathered:
+                yield rows.to_arrays(pa.concat_tables(gathered))
 
     def settle(self) -> tuple[int, int]:
         """Settle the groups whose deadline for labels has passed; returns how many were dropped, and how many go on."""

@@ -15,6 +15,8 @@ from rft_core.errors import RunError
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another one's transaction, which takes milliseconds."""
 CONNECT_TIMEOUT_S = 10
+LOCK_POLL_S = 0.001
+"""How often a writer looks whether the lock of SQLite is free."""
 CACHE_KB = 64_000
 """Pages that a connection to SQLite keeps: the indexes of a million rows fit."""
 
@@ -48,7 +50,29 @@ class Sqlite:
         return str(self.engine.url.database)
 
     def begin(self, connection: Connection, read_only: bool) -> None:
-        connection.exec_driver_sql("begin" if read_only else "begin immediate")
+        if read_only:
+            connection.exec_driver_sql("begin")
+        else:
+            self._begin_immediately(connection)
+
+    def _begin_immediately(self, connection: Connection) -> None:
+        """Take the write lock as soon as it is free: SQLite's own wait sleeps up to 0.1 s at a time, while transactions take a few ms."""
+        driver: Any = connection.connection.driver_connection
+        give_up = time.monotonic() + BUSY_TIMEOUT_S
+        driver.execute("pragma busy_timeout = 0")
+        try:
+            while time.monotonic() < give_up:
+                try:
+                    driver.execute("begin immediate")
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_SNAPSHOT, sqlite3.SQLITE_BUSY_RECOVERY):
+                        break
+                    time.sleep(LOCK_POLL_S)
+                else:
+                    return
+            connection.exec_driver_sql("begin immediate")  # for the error, as SQLAlchemy raises it
+        finally:
+            driver.execute(f"pragma busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
 
     def prepare(self, connection: Connection) -> None:
         pass

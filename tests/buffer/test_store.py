@@ -58,7 +58,7 @@ def test_a_segment_comes_back_as_arrays(table: Table) -> None:
     rows = table.append("a", table.lease(2))
     file = table.catalog.segments.find("a")
     assert file is not None
-    arrays = table.store.read_arrays(file)
+    (arrays,) = table.store.scan([file])
     assert [tuple(tokens.tolist()) for tokens in arrays["tokens"]] == [one.tokens for one in rows]
     assert arrays["reward"].tolist() == [one.reward for one in rows]
 
