@@ -160,11 +160,11 @@ class Questions:
         self._prepare(question)
         try:
             answer = self._connection.sql(question)
+            if answer is None:
+                raise QueryError("the question has no answer", "a `select` is right")
+            return answer.to_arrow_reader(rows)
         except duckdb.Error as error:
             raise _refused(self._connection, question, error) from None
-        if answer is None:
-            raise QueryError("the question has no answer", "a `select` is right")
-        return answer.to_arrow_reader(rows)
 
     def groups_where(self, condition: str) -> set[str]:
         """Ids of the groups with at least one row that a condition holds for.
