@@ -30,7 +30,7 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
             os.fsync(file.fileno())
         unfinished.rename(path)
         sync(path.parent)
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C too leaves nothing behind; it is raised again
         with suppress(OSError):
             unfinished.unlink()
         if isinstance(error, OSError):
@@ -52,7 +52,7 @@ def folder_written_whole(path: Path) -> Iterator[Path]:
         for file in unfinished.rglob("*"):
             sync(file)
         sync(unfinished)
-    except BaseException:
+    except BaseException:  # whatever the caller raised: it is raised again
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     if path.exists():

@@ -111,9 +111,7 @@ def measure(python: Path, rows: int, writers: int, readers: int, folder: Path, l
         shared = _url(Path(made) / "together.sqlite", lock_timeout_s)
         taking = [_job("read", shared, (rows + nth) // readers) for nth in range(readers)]
         together = _run(workers, _writing(shared, rows, writers) + taking) if readers else filled
-    for result in read + scanned:
-        if sorted(result["indices"]) != list(range(rows)):
-            raise RuntimeError(f"Trinity-RFT gave back {len(set(result['indices']))} of {rows} rows, {len(result['indices'])} in all")
+    _require_whole(read + scanned, rows)
     results = filled + read + scanned + (together if readers else [])
     return {
         "rows": rows,
@@ -131,6 +129,13 @@ def measure(python: Path, rows: int, writers: int, readers: int, folder: Path, l
         "errors": dict(sum((Counter(result["errors"]) for result in results), Counter())),
         "duplicates": _duplicates(together),
     }
+
+
+def _require_whole(read: list[dict[str, Any]], rows: int) -> None:
+    """Every row came back once from each table that was read alone."""
+    for result in read:
+        if sorted(result["indices"]) != list(range(rows)):
+            raise RuntimeError(f"Trinity-RFT gave back {len(set(result['indices']))} of {rows} rows, {len(result['indices'])} in all")
 
 
 class _Worker:

@@ -210,6 +210,6 @@ def _work(name: str, place: Place, connection: Connection, seed: int, unfinished
         while not line.stopping():
             worker.round()
             time.sleep(rng.uniform(0.5, 1.5) * REST_S[WORKERS[name]])
-    except Exception:
+    except Exception:  # whatever a worker died of is what the killer reports
         line.say("wrong", what=traceback.format_exc())
         raise

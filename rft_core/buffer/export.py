@@ -147,7 +147,7 @@ def _file_written_whole(path: Path) -> Iterator[Path]:
         yield unfinished
         sync(unfinished)
         unfinished.rename(path)
-    except BaseException:
+    except BaseException:  # Ctrl-C too leaves nothing behind; it is raised again
         unfinished.unlink(missing_ok=True)
         raise
     sync(path.parent)

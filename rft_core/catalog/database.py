@@ -34,7 +34,7 @@ class Database:
         event.listen(self._engine, "begin", self._begin)
         try:
             self._create()
-        except BaseException:
+        except BaseException:  # whatever it was, the connection is closed; it is raised again
             self.close()
             raise
 
