@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from rft_core.catalog import Candidate, Choice
 from rft_core.catalog.candidates import Order
-from rft_core.registry import Registry
+from rft_core.registry import ExtensionConfig, Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +60,19 @@ def take(candidates: Iterator[Candidate], wanted: Wanted, passed_over: Counter[s
         else:
             taken.append(candidate)
     return taken
+
+
+class ByAge:
+    """A selection that goes by the policy version alone, and takes each group once."""
+
+    order: ClassVar[Order]
+
+    def __init__(self, config: ExtensionConfig) -> None:
+        self._config = config
+
+    def score(self, rewards: Sequence[float]) -> float | None:
+        return None
+
+    def choose(self, pool: Pool, wanted: Wanted) -> Choice:
+        passed_over: Counter[str] = Counter()
+        return Choice(take(pool.by(self.order), wanted, passed_over), passed_over)
