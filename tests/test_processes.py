@@ -1,13 +1,11 @@
 """Whether a process of this machine lives: alive, a zombie, gone, or another one that got its number."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 
 from rft_core.processes import is_gone, this_process
+from tests.children import leave_dead, line, started
 
 CHILD = """
 import ctypes, sys
@@ -18,29 +16,20 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    yield process
-    process.kill()
-    process.communicate()
-
-
 def test_a_process_knows_itself() -> None:
     assert this_process() == this_process()
     assert this_process().name.startswith(f"process {os.getpid()} on ")
     assert not is_gone(this_process().identity)
 
 
-def test_a_child_lives_until_it_ends_and_is_gone_before_anybody_waits_for_it(child: subprocess.Popen[str]) -> None:
-    assert child.stdout is not None
-    identity = child.stdout.readline().strip()
-    assert not is_gone(identity)
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
-    assert is_gone(identity)
-    child.wait()
-    assert is_gone(identity)
+def test_a_child_lives_until_it_ends_and_is_gone_before_anybody_waits_for_it() -> None:
+    with started(CHILD) as child:
+        identity = line(child)
+        assert not is_gone(identity)
+        leave_dead(child)
+        assert is_gone(identity)
+        child.wait()
+        assert is_gone(identity)
 
 
 def test_another_process_of_the_same_number_is_not_taken_for_it() -> None:

@@ -1,5 +1,7 @@
 """Immutable Parquet files: written whole or not at all, verified when they are read."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from uuid import uuid4
 
@@ -15,7 +17,6 @@ from rft_core.storage import Storage
 
 MISSING = "is missing"
 """What is wrong with a file that is not there."""
-
 
 THREADED_BYTES = 4_000_000
 """Of a smaller file the columns are decoded one after the other: threads would cost more than they save."""
@@ -66,9 +67,21 @@ def read_segment(storage: Storage, file: StoredFile) -> pa.Table:
     Raises:
         SegmentError: It is missing, torn or altered, or a newer version of Tidemill wrote it; names it.
     """
-    table = read(storage, file)
-    schema.check_version(table.schema, file.uri)
-    return schema.upgrade(table, file.uri)
+    return segments_as_one([file], [read(storage, file)])
+
+
+def segments_as_one(stored: Sequence[StoredFile], tables: Sequence[pa.Table]) -> pa.Table:
+    """Segments that were read, one after the other, as a table of the columns `schema.EXPERIENCES`.
+
+    Raises:
+        SegmentError: One is not what Tidemill writes, or a newer version wrote it; names it.
+    """
+    for file, table in zip(stored, tables, strict=True):
+        schema.check_version(table.schema, file.uri)
+    if all(table.schema == tables[0].schema for table in tables):
+        with suppress(SegmentError):  # many small files take long one by one, which is left for naming the odd one
+            return schema.upgrade(pa.concat_tables(tables))
+    return pa.concat_tables([schema.upgrade(table, file.uri) for file, table in zip(stored, tables, strict=True)])
 
 
 def missing(storage: Storage, uri: str) -> SegmentError:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from rft_core.buffer.rows import clean_text
+from rft_core.buffer.forms import clean_text
 from rft_core.errors import DataError
 from rft_core.types import digest
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rft_core.buffer import files, rows, schema
+from rft_core.buffer import files, forms, rows, schema
 from rft_core.buffer.labels import Combine, combined
 from rft_core.catalog import REWARD, Catalog, NewGroup, Settlement, StoredFile
 from rft_core.errors import DeadlineError, LostClaimError, SegmentError
@@ -21,6 +21,8 @@ from rft_core.types import Experience, Source, digest
 
 _READERS = 4
 """Segments that are read side by side."""
+_AT_ONCE = 64_000_000
+"""Bytes of files from which on a scan gathers no further one to those that it reads together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +112,12 @@ class ExperienceStore:
             LostClaimError: Another process took over these leases.
             UserError: The file can't be written.
         """
-        known = self._catalog.segments.find(key)
-        if known is not None:
-            return known
         groups = _by_group(experiences)
         table = rows.to_arrow([row for group in groups for row in group])
         uri = f"{SEGMENTS}/{files.unique_name(key)}"
-        self._catalog.segments.intend(key, uri, self.terms.writer)
+        known = self._catalog.segments.find_or_intend(key, uri, self.terms.writer)
+        if known is not None:
+            return known
         failpoint("segment.intended")
         file = files.write(self._storage, uri, table, "segment.renamed")
         new = [self._new_group(group) for group in groups]
@@ -195,21 +196,16 @@ class ExperienceStore:
         """Read segments whole, as arrays: by column, a NumPy view a row for what is per token, a value a row for the rest.
 
         Args:
-            stored: Which segments. Some of them are read ahead, and come together, some thousand rows at a time.
+            stored: Which segments. Small ones come together, some thousand rows at a time.
 
         Raises:
             SegmentError: One is missing, torn or altered.
         """
         with ThreadPoolExecutor(_READERS) as readers:
-            ahead = readers.map(partial(files.read_segment, self._storage), stored)
-            gathered: list[pa.Table] = []
-            for table in ahead:
-                gathered.append(table)
-                if sum(map(len, gathered)) >= rows.ROWS_IN_GROUP:
-                    yield rows.to_arrays(pa.concat_tables(gathered))
-                    gathered = []
-            if gathered:
-                yield rows.to_arrays(pa.concat_tables(gathered))
+            for together in _batches(stored):
+                # Not one further ahead: threads that read and Python that decodes would wait for each other most of the time.
+                tables = list(readers.map(partial(files.read, self._storage), together))
+                yield rows.to_arrays(files.segments_as_one(together, tables))
 
     def settle(self) -> tuple[int, int]:
         """Settle the groups whose deadline for labels has passed; returns how many were dropped, and how many go on."""
@@ -283,6 +279,18 @@ class ExperienceStore:
         return shaped
 
 
+def _batches(stored: Sequence[StoredFile]) -> Iterator[list[StoredFile]]:
+    """Files in their order, as many together as make a row group, or as much as a batch may have in memory."""
+    batch: list[StoredFile] = []
+    for file in stored:
+        batch.append(file)
+        if sum(one.rows for one in batch) >= rows.ROWS_IN_GROUP or sum(one.bytes for one in batch) >= _AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
 def remove_tries(storage: Storage, uri: str) -> None:
     """Remove a file that was never committed, and what a killed writer left of it."""
     storage.delete(uri)
@@ -310,7 +318,7 @@ def read_answers(storage: Storage, uri: str, sha256: str | None = None) -> list[
 
 
 def _clean(value: Any) -> Any:
-    return rows.clean_text(value) if isinstance(value, str) else value
+    return forms.clean_text(value) if isinstance(value, str) else value
 
 
 def _grouped(table: pa.Table, wanted: pa.Array) -> dict[str, tuple[Experience, ...]]:

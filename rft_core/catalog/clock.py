@@ -8,8 +8,8 @@ LONGEST_LEASE_S = 600.0
 _ASKED = "tidemill.now"
 
 _QUERIES = {
-    "sqlite": "select (julianday('now') - 2440587.5) * 86400.0",
-    "postgresql": "select extract(epoch from clock_timestamp())::float8",
+    "sqlite": text("select (julianday('now') - 2440587.5) * 86400.0"),
+    "postgresql": text("select extract(epoch from clock_timestamp())::float8"),
 }
 """Ask each kind of database for its clock."""
 
@@ -18,7 +18,7 @@ def now(connection: Connection) -> float:
     """The database's clock, in seconds since the epoch; within a transaction, when it was asked first."""
     asked: float | None = connection.info.get(_ASKED)
     if asked is None:
-        asked = connection.info[_ASKED] = float(connection.execute(text(_QUERIES[connection.dialect.name])).scalar_one())
+        asked = connection.info[_ASKED] = float(connection.execute(_QUERIES[connection.dialect.name]).scalar_one())
     return asked
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, event, inspect, select, update
+from sqlalchemy import Connection, bindparam, event, inspect, select, update
 from sqlalchemy.exc import DatabaseError, InternalError, OperationalError
 
 from rft_core.catalog import schema
@@ -15,6 +15,10 @@ from rft_core.errors import RunError
 
 _NOT_PERMITTED = "42501"
 """PostgreSQL's code for what its user may not do."""
+_COUNTER = schema.meta.c
+_NEXT_SEQUENCE = (
+    update(schema.meta).where(_COUNTER.key == "sequence").values(value=_COUNTER.value + bindparam("count")).returning(_COUNTER.value)
+)
 
 
 class Database:
@@ -102,15 +106,12 @@ class Database:
 
 def next_sequence(connection: Connection, count: int = 1) -> int:
     """Take the next sequence numbers; the counter row stays locked until the transaction ends. Returns the last of them."""
-    counter = schema.meta.c
-    statement = update(schema.meta).where(counter.key == "sequence").values(value=counter.value + count).returning(counter.value)
-    return int(connection.execute(statement).scalar_one())
+    return int(connection.execute(_NEXT_SEQUENCE, {"count": count}).scalar_one())
 
 
 def current_sequence(connection: Connection) -> int:
     """The last sequence number that was given out: it names the state of the table."""
-    counter = schema.meta.c
-    return int(connection.execute(select(counter.value).where(counter.key == "sequence")).scalar_one())
+    return int(connection.execute(select(_COUNTER.value).where(_COUNTER.key == "sequence")).scalar_one())
 
 
 def _is_of_the_database(error: DatabaseError) -> bool:

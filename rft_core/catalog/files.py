@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, insert
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, insert
 
 from rft_core.catalog import schema
 from rft_core.catalog.clock import now
 from rft_core.catalog.database import next_sequence
 from rft_core.errors import LostClaimError
+
+# What every append does is built once: to build a statement takes SQLAlchemy longer than SQLite takes to execute it.
+_TAKE_INTENT = delete(schema.intents).where(schema.intents.c.key == bindparam("of_key"), schema.intents.c.uri == bindparam("of_uri"))
+_INSERT_SEGMENT = insert(schema.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,7 @@ def take_intent(connection: Connection, key: str, uri: str) -> None:
     Raises:
         LostClaimError: It was swept.
     """
-    mine = (schema.intents.c.key == key) & (schema.intents.c.uri == uri)
-    if connection.execute(delete(schema.intents).where(mine)).rowcount != 1:
+    if connection.execute(_TAKE_INTENT, {"of_key": key, "of_uri": uri}).rowcount != 1:
         raise LostClaimError(f"the intent to write {key} was taken back by another process", "let that one go on")
 
 
@@ -39,7 +42,7 @@ def insert_segment(
     """Make a file a segment of the table, under the next sequence number or one that was taken for it."""
     values = {name: getattr(file, name) for name in StoredFile.__slots__}
     values |= {"key": key, "sequence": sequence or next_sequence(connection), "created_at": now(connection)}
-    connection.execute(insert(schema.segments).values(**values, explorer=explorer, step=step, schema_version=schema_version))
+    connection.execute(_INSERT_SEGMENT, values | {"explorer": explorer, "step": step, "schema_version": schema_version})
 
 
 def insert_overlay(connection: Connection, key: str, pipeline: str, sequence: int, file: StoredFile, account: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, text, update
 
 from rft_core.catalog import schema
 from rft_core.catalog.clock import end_of_lease, is_over, now
@@ -17,6 +17,23 @@ LEASE_S = 60.0
 """How long a lease lasts without a heartbeat, on the database's clock."""
 REISSUED = ("expired", "failed")
 """Fates of leases whose slots are issued again: the holder died, or too many attempts of its rollout failed."""
+
+_INSERT = insert(schema.leases)
+_POSITION = select(schema.cursors.c.position).where(schema.cursors.c.name == CURSOR)
+_MOVE = text("insert into cursors (name, position) values (:name, :to) on conflict (name) do update set position = excluded.position")
+_LAST_SLOT = select(func.max(schema.leases.c.slot)).where(schema.leases.c.step == bindparam("of_step"))
+_NEWEST = (
+    select(schema.leases.c.slot, func.max(schema.leases.c.epoch).label("epoch"))
+    .where(schema.leases.c.step == bindparam("of_step"))
+    .group_by(schema.leases.c.slot)
+    .subquery()
+)
+_TO_REISSUE = (
+    select(schema.leases)
+    .join(_NEWEST, (schema.leases.c.slot == _NEWEST.c.slot) & (schema.leases.c.epoch == _NEWEST.c.epoch))
+    .where(schema.leases.c.step == bindparam("of_step"), schema.leases.c.fate.in_(REISSUED))
+    .order_by(schema.leases.c.slot)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +82,16 @@ class Leases:
         with self._database.write() as connection:
             _expire(connection, _overdue(connection), "its explorer was not heard of any more")
             issued = self._reissued(connection, step)[:most_again]
-            position = connection.scalar(select(schema.cursors.c.position).where(schema.cursors.c.name == CURSOR)) or 0
+            position = connection.scalar(_POSITION) or 0
             fresh = fresh if end is None else max(0, min(fresh, end - position))
-            slot = self._next_slot(connection, step)
+            last = connection.scalar(_LAST_SLOT, {"of_step": step})
+            slot = 0 if last is None else last + 1
             for offset in range(fresh):
                 task_id = schema.storable(task_id_at(position + offset))  # as whoever reads the lease has it
                 lease_id = digest("lease", task_id, step, slot + offset, 0)
                 issued.append(Lease(lease_id, step, slot + offset, position + offset, task_id, 0))
             self._insert(connection, issued, explorer, lease_s)
-            move = "insert into cursors (name, position) values (:name, :to) on conflict (name) do update set position = excluded.position"
-            connection.execute(text(move), {"name": CURSOR, "to": position + fresh})
+            connection.execute(_MOVE, {"name": CURSOR, "to": position + fresh})
         failpoint("lease.after")
         return sorted(issued, key=lambda lease: lease.slot)
 
@@ -141,7 +158,7 @@ class Leases:
     def exhausted_at(self, end: int | None) -> int | None:
         """The step that leased the last task before `end`; null while there are more, or no end."""
         with self._database.read() as connection:
-            position = connection.scalar(select(schema.cursors.c.position).where(schema.cursors.c.name == CURSOR)) or 0
+            position = connection.scalar(_POSITION) or 0
             if end is None or position < end:
                 return None
             last: int | None = connection.scalar(select(func.max(schema.leases.c.step)))
@@ -168,11 +185,7 @@ class Leases:
 
     def _reissued(self, connection: Connection, step: int) -> list[Lease]:
         """New issues for the slots of a step whose newest lease expired, or belongs to a rollout that was rejected."""
-        table = schema.leases.c
-        newest = select(table.slot, func.max(table.epoch).label("epoch")).where(table.step == step).group_by(table.slot).subquery()
-        joined = select(schema.leases).join(newest, (table.slot == newest.c.slot) & (table.epoch == newest.c.epoch))
-        again = (table.step == step) & table.fate.in_(REISSUED)
-        rows = connection.execute(joined.where(again).order_by(table.slot)).mappings()
+        rows = connection.execute(_TO_REISSUE, {"of_step": step}).mappings()
         return [
             Lease(
                 lease_id=digest("lease", row["task_id"], step, row["slot"], row["epoch"] + 1),
@@ -185,17 +198,11 @@ class Leases:
             for row in rows
         ]
 
-    def _next_slot(self, connection: Connection, step: int) -> int:
-        last = connection.scalar(select(func.max(schema.leases.c.slot)).where(schema.leases.c.step == step))
-        return 0 if last is None else last + 1
-
     def _insert(self, connection: Connection, issued: list[Lease], explorer: str, lease_s: float) -> None:
         if issued:
             at = now(connection)
             shared = {"explorer": explorer, "issued_at": at, "leased_until": end_of_lease(at, lease_s), "reason": ""}
-            connection.execute(
-                insert(schema.leases), [{name: getattr(lease, name) for name in Lease.__slots__} | shared for lease in issued]
-            )
+            connection.execute(_INSERT, [{name: getattr(lease, name) for name in Lease.__slots__} | shared for lease in issued])
 
 
 def _leases(connection: Connection, condition: ColumnElement[bool]) -> list[Lease]:

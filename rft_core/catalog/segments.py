@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, text, update
 
 from rft_core.catalog import schema
 from rft_core.catalog.clock import is_recent, now
@@ -18,6 +18,20 @@ INTENT_S = 600.0
 """An intent older than this may be swept: whoever announced it takes too long, and fails cleanly when it commits."""
 _TAKEN_BACK = ""
 """Key of an intent that was swept, and whose file may still be there: nothing commits under it."""
+
+# What every append does is built once, see `files`.
+_FIND = select(schema.segments).where(schema.segments.c.key == bindparam("of_key"))
+_INTEND = text(
+    "insert into intents (uri, key, writer, created_at) values (:uri, :key, :writer, :at)"
+    " on conflict (uri) do update set key = excluded.key, writer = excluded.writer, created_at = excluded.created_at"
+).bindparams(*(bindparam(name, type_=schema.AnyText) for name in ("uri", "key", "writer")))
+_LEASED = (
+    select(schema.leases)
+    .outerjoin(schema.groups, schema.groups.c.lease_id == schema.leases.c.lease_id)
+    .where(schema.groups.c.group_id.is_(None), schema.leases.c.lease_id.in_(bindparam("lease_ids", expanding=True)))
+)
+_CLOSE = update(schema.leases).where(schema.leases.c.lease_id.in_(bindparam("lease_ids", expanding=True)))
+_INSERT_GROUPS = insert(schema.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +65,20 @@ class Segments:
     def find(self, key: str) -> StoredFile | None:
         """The committed segment of this key."""
         with self._database.read() as connection:
-            row = connection.execute(select(schema.segments).where(schema.segments.c.key == key)).mappings().first()
-        return None if row is None else stored(row)
+            return _found(connection, key)
 
     def intend(self, key: str, uri: str, writer: str) -> None:
         """Announce a file before it is written, so that a sweeper knows whose it is."""
         with self._database.write() as connection:
-            connection.execute(delete(schema.intents).where(schema.intents.c.uri == uri))
-            values = {"key": key, "uri": uri, "writer": writer, "created_at": now(connection)}
-            connection.execute(insert(schema.intents).values(values))
+            _intend(connection, key, uri, writer)
+
+    def find_or_intend(self, key: str, uri: str, writer: str) -> StoredFile | None:
+        """The committed segment of this key; where there is none, a file of it is announced as by `intend`."""
+        with self._database.write() as connection:
+            known = _found(connection, key)
+            if known is None:
+                _intend(connection, key, uri, writer)
+        return known
 
     def commit(
         self,
@@ -101,7 +120,7 @@ class Segments:
             at = now(connection)
             rows = [_group_row(group, leased[group.lease_id], key, at) for group in groups]
             if rows:
-                connection.execute(insert(schema.groups), rows)
+                connection.execute(_INSERT_GROUPS, rows)
 
     def sweepable(self, writer: str | None = None, older_than_s: float = INTENT_S) -> list[tuple[str, str]]:
         """Key and URI of files that were announced and not committed: those of one writer, which is dead, and those that are too old."""
@@ -306,6 +325,15 @@ class Segments:
             return [(row["key"], stored(row)) for row in rows]
 
 
+def _found(connection: Connection, key: str) -> StoredFile | None:
+    row = connection.execute(_FIND, {"of_key": key}).mappings().first()
+    return None if row is None else stored(row)
+
+
+def _intend(connection: Connection, key: str, uri: str, writer: str) -> None:
+    connection.execute(_INTEND, {"uri": uri, "key": key, "writer": writer, "at": now(connection)})
+
+
 def _abandoned(connection: Connection, writer: str | None, older_than_s: float) -> Any:
     table = schema.intents.c
     old = ~is_recent(table.created_at, now(connection), older_than_s)
@@ -314,19 +342,16 @@ def _abandoned(connection: Connection, writer: str | None, older_than_s: float) 
 
 def _leased(connection: Connection, lease_ids: list[str]) -> dict[str, Any]:
     """The leases that have no group yet, by id."""
-    leases, groups = schema.leases, schema.groups.c
-    query = select(leases).outerjoin(schema.groups, groups.lease_id == leases.c.lease_id).where(groups.group_id.is_(None))
     found: dict[str, Any] = {}
     for some in in_parts(lease_ids):
-        found.update({row["lease_id"]: row for row in connection.execute(query.where(leases.c.lease_id.in_(some))).mappings()})
+        found.update({row["lease_id"]: row for row in connection.execute(_LEASED, {"lease_ids": some}).mappings()})
     return found
 
 
 def _close(connection: Connection, lease_ids: list[str], rejected: str | None) -> None:
-    table = schema.leases
     fate = {"fate": "stored"} if rejected is None else {"fate": "failed", "reason": rejected}
     for some in in_parts(lease_ids):
-        connection.execute(update(table).where(table.c.lease_id.in_(some)).values(**fate, closed_at=now(connection)))
+        connection.execute(_CLOSE, {"lease_ids": some, "closed_at": now(connection), **fate})
 
 
 def _group_row(group: NewGroup, lease: Any, key: str, at: float) -> dict[str, Any]:

@@ -52,16 +52,16 @@ def check_sweep(table: Table, other: Table) -> None:
     other.store.sweep()
     assert files_of(table) - whole == {"segments/c-1.parquet"}
     (lease,) = table.lease(1, step=30)
-    intend = table.catalog.segments.intend
+    intend = table.catalog.segments.find_or_intend
 
     def lose(key: str, uri: str, writer: str) -> None:
         intend(key, uri, writer)
         other.store.sweep()
 
-    table.catalog.segments.intend = lose  # type: ignore[method-assign]
+    table.catalog.segments.find_or_intend = lose  # type: ignore[method-assign]
     with pytest.raises(LostClaimError):
         table.store.append("lost", [row(lease)], "e", 30)
-    table.catalog.segments.intend = intend  # type: ignore[method-assign]
+    table.catalog.segments.find_or_intend = intend  # type: ignore[method-assign]
     assert files_of(table) - whole == {"segments/c-1.parquet"}
     table.store.append("lost", [row(lease)], "e", 30)
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rft_core.buffer import rows, schema
+from rft_core.buffer import forms, rows, schema
 from rft_core.catalog import Lease
 from rft_core.errors import SegmentError, TidemillError
 from rft_core.types import Experience, Source, StopReason
@@ -113,14 +113,14 @@ def test_arrays_are_views_of_the_table() -> None:
 @given(text=st.text(st.characters(exclude_categories=()), max_size=20), other=st.text(max_size=5))
 def test_any_text_can_be_stored(text: str, other: str) -> None:
     (found,) = back([replace(ROW, prompt_text=text, response_text=other, error=text, info={"reason": text})])
-    assert found.prompt_text == rows.clean_text(text) == found.error
+    assert found.prompt_text == forms.clean_text(text) == found.error
     assert found.response_text == other
     assert found.info == {"reason": found.error}
-    assert rows.clean_text(found.prompt_text) == found.prompt_text
+    assert forms.clean_text(found.prompt_text) == found.prompt_text
 
 
 def test_lone_surrogates_become_escapes_and_nothing_else_changes() -> None:
-    assert rows.clean_text("a\ud800b\udfff\0ü\U0001f600") == "a\\ud800b\\udfff\0ü\U0001f600"
+    assert forms.clean_text("a\ud800b\udfff\0ü\U0001f600") == "a\\ud800b\\udfff\0ü\U0001f600"
 
 
 def test_every_reader_of_parquet_reads_the_same(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_every_reader_of_parquet_reads_the_same(tmp_path: Path) -> None:
         stored = connection.read_parquet(str(path))
         assert stored.to_arrow_table().cast(schema.EXPERIENCES).to_pylist() == table.to_pylist()
         question = "select list_sum(logprobs), reward_parts['exact'], info->>'reason' from stored where prompt_text = ?"
-        assert connection.execute(question, [rows.clean_text(ODD_TEXT)]).fetchall() == [(-1.75, 1.0, rows.clean_text(ODD_TEXT))]
+        assert connection.execute(question, [forms.clean_text(ODD_TEXT)]).fetchall() == [(-1.75, 1.0, forms.clean_text(ODD_TEXT))]
 
 
 def test_the_values_that_conditions_name_have_statistics() -> None:
@@ -336,7 +336,7 @@ def test_info_without_an_end_is_cut(make: Callable[[], Any]) -> None:
 
 
 def test_json_is_the_same_whatever_the_order() -> None:
-    assert rows.jsonable([("b", 1), ("a", {"y": 1, "x": 2})]) == rows.jsonable([("a", {"x": 2, "y": 1}), ("b", 1)])
+    assert forms.jsonable([("b", 1), ("a", {"y": 1, "x": 2})]) == forms.jsonable([("a", {"x": 2, "y": 1}), ("b", 1)])
 
 
 @pytest.mark.parametrize(("text", "said"), [("{", "Expecting property name"), ("{}, {}", "Extra data")])

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,6 +21,15 @@ def shaped(experience_id: str, reward: float | None, dropped_by: str | None = No
 def ready(table: Table) -> list[str]:
     """The groups that wait for training, in the order of their leases."""
     return [found["group_id"] for found in table.look("select group_id from groups where queue = 'training' order by step, slot")]
+
+
+def rewrite(table: Table, key: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Put other rows into a segment, as a program of another version would have written them."""
+    path = table.segment_file(key)
+    pq.write_table(change(pq.read_table(path)), path)
+    with table.catalog._database.write() as connection:
+        changed = (file_sha256(path), path.stat().st_size, key)
+        connection.exec_driver_sql("update segments set sha256 = ?, bytes = ? where key = ?", changed)
 
 
 def test_groups_come_back_as_they_were_in_the_order_asked_for(table: Table) -> None:
@@ -222,13 +233,26 @@ def test_what_others_write_now_is_not_swept(table: Table) -> None:
 def test_a_segment_of_a_newer_version_is_refused(table: Table) -> None:
     (lease,) = table.lease()
     table.append("a", [lease])
-    path = table.segment_file("a")
-    newer = pq.read_table(path).replace_schema_metadata({"tidemill.schema": "2"})
-    pq.write_table(newer, path)
-    with table.catalog._database.write() as connection:
-        connection.exec_driver_sql("update segments set sha256 = ?, bytes = ?", (file_sha256(path), path.stat().st_size))
+    rewrite(table, "a", lambda rows: rows.replace_schema_metadata({"tidemill.schema": "2"}))
     with pytest.raises(SegmentError, match=r"^segments/a-.*\.parquet has columns of version 2, this code has 1; upgrade tidemill"):
         table.store.groups([group_id(lease)])
+
+
+def test_segments_of_several_versions_are_read_together(table: Table) -> None:
+    for key in "abc":
+        table.append(key, table.lease(), rewards=(0.5,))
+    rewrite(table, "b", lambda rows: rows.drop_columns(["created_at"]).replace_schema_metadata({"tidemill.schema": "0"}))
+    (arrays,) = table.store.scan([file for _, file in table.catalog.segments.files()])
+    assert arrays["reward"].tolist() == [0.5, 0.5, 0.5]
+    assert np.isnan(arrays["created_at"]).tolist() == [False, True, False]
+
+
+def test_of_segments_that_are_read_together_the_odd_one_is_named(table: Table) -> None:
+    for key in "abc":
+        table.append(key, table.lease(), rewards=(0.5,))
+    rewrite(table, "b", lambda rows: rows.set_column(0, "experience_id", pa.nulls(1, pa.string())))
+    with pytest.raises(SegmentError, match=r"^segments/b-.*\.parquet, column experience_id, row 0 is null"):
+        list(table.store.scan([file for _, file in table.catalog.segments.files()]))
 
 
 def test_an_overlay_comes_back_beside_the_facts(shaping: Table) -> None:

@@ -1,10 +1,6 @@
 """One trainer at a time: the second is refused while the first may be at work, and takes over when it can't be."""
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import update
@@ -14,6 +10,7 @@ from rft_core.catalog.clock import LONGEST_LEASE_S
 from rft_core.errors import LostClaimError, RunError
 from rft_core.processes import Process, this_process
 from tests.catalog.ledger import OVER, replace_trainer, rows, take_over
+from tests.children import leave_dead, line, started
 
 CHILD = """
 import sys
@@ -22,15 +19,6 @@ process = this_process()
 print(process.name, process.identity, sep="\\n", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[str]]:
-    """Another process of this machine."""
-    process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    yield process
-    process.kill()
-    process.communicate()
 
 
 def test_a_second_trainer_is_refused_and_told_whom_to_stop(catalog: Catalog) -> None:
@@ -86,16 +74,15 @@ def test_a_replaced_trainer_does_not_end_the_one_that_replaced_it(catalog: Catal
         take_over(catalog)
 
 
-def test_a_trainer_of_this_machine_is_replaced_at_once_when_it_is_dead(catalog: Catalog, child: subprocess.Popen[str]) -> None:
-    assert child.stdout is not None
-    first = Process(*(child.stdout.readline().strip() for _ in range(2)))
-    assert catalog.trainers.take_over(first) == 1
-    with pytest.raises(RunError, match=f"this run is being trained by process {child.pid} on "):
-        catalog.trainers.take_over(this_process())
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody waited for it: a zombie
-    assert catalog.trainers.holder() is None
-    assert catalog.trainers.take_over(this_process()) == 2
+def test_a_trainer_of_this_machine_is_replaced_at_once_when_it_is_dead(catalog: Catalog) -> None:
+    with started(CHILD) as child:
+        first = Process(line(child), line(child))
+        assert catalog.trainers.take_over(first) == 1
+        with pytest.raises(RunError, match=f"this run is being trained by process {child.pid} on "):
+            catalog.trainers.take_over(this_process())
+        leave_dead(child)
+        assert catalog.trainers.holder() is None
+        assert catalog.trainers.take_over(this_process()) == 2
 
 
 def test_a_trainer_that_nobody_can_see_is_waited_for(catalog: Catalog) -> None:

@@ -1,4 +1,4 @@
-"""One real Prefect server for all flow tests, with a process worker and the repository's deployments."""
+"""One real Prefect server for all flow tests, with a process worker and the repository's deployments; commands that need none."""
 
 import os
 import signal
@@ -13,6 +13,14 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+
+from flows.cli import main
+from rft_core.config import dump, parse
+from rft_core.disk import write_whole
+from rft_core.operators.apply import pipeline_version
+from tests.buffer.table import Table
+from tests.flows.commands import Done, Rft
+from tests.tiny_files import recipe
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 180
@@ -113,3 +121,33 @@ def worker(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         )
         yield
         stop(process)
+
+
+@pytest.fixture
+def rft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rft:
+    """The `rft` command, in a working folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for variable in ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"):
+        monkeypatch.setenv(variable, "")
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["rft", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        assert code is None or isinstance(code, int)
+        return Done(code or 0, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def table(tmp_path: Path, tiny_shape: Path) -> Iterator[Table]:
+    """The table of a run that was started once, as `runs/asked` of the working folder."""
+    config = parse(recipe(tmp_path, tiny_shape, name="asked", runs_dir="runs", steps=6))
+    opened = Table(tmp_path / "runs" / "asked", pipeline=pipeline_version(config.operators), writer="explorer-0")
+    write_whole(opened.run_dir.recipe_file, dump(config))
+    yield opened
+    opened.close()

@@ -1,99 +1,19 @@
-"""The commands that work on a run's table, and `rft show`: run in process, over small tables, without a flow."""
+"""The commands that work on a run's table: run in process, over small tables, without a flow."""
 
 import json
 import os
 import shutil
 import sqlite3
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from flows.cli import main
-from flows.show import Counts, waits_for
-from rft_core.buffer import VIEWS, Shaped
-from rft_core.catalog import StepRow
-from rft_core.config import dump, parse
+from rft_core.buffer import VIEWS
 from rft_core.disk import write_whole
-from rft_core.operators.apply import pipeline_version
-from rft_core.processes import this_process
-from rft_core.trainer import manifest
-from rft_core.weights import WeightStore
-from tests.buffer.table import Table, group_id, row
-from tests.tiny_files import recipe
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command came to."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def complaints(self) -> list[str]:
-        return self.err.splitlines()
-
-
-Rft = Callable[..., Done]
-
-
-@pytest.fixture
-def rft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rft:
-    """The `rft` command, in a working folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for variable in ("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"):
-        monkeypatch.setenv(variable, "")
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["rft", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        assert code is None or isinstance(code, int)
-        return Done(code or 0, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def table(tmp_path: Path, tiny_shape: Path) -> Iterator[Table]:
-    """The table of a run that was started once, as `runs/asked` of the working folder."""
-    config = parse(recipe(tmp_path, tiny_shape, name="asked", runs_dir="runs", steps=6))
-    opened = Table(tmp_path / "runs" / "asked", pipeline=pipeline_version(config.operators), writer="explorer-0")
-    write_whole(opened.run_dir.recipe_file, dump(config))
-    yield opened
-    opened.close()
-
-
-def shape(table: Table, key: str, leases: list) -> None:  # type: ignore[type-arg]
-    rows = {group_id(lease): [Shaped(row(lease, attempt).experience_id, 1.0) for attempt in range(2)] for lease in leases}
-    table.store.overlay(key, rows, [], {})
-
-
-def trained(table: Table, steps: int = 2) -> None:
-    """Some steps, of two groups each, with their weights and checkpoints; the trainer has ended."""
-    generation = table.catalog.trainers.take_over(this_process())
-    for step in range(1, steps + 1):
-        leases = table.lease(2, step)
-        table.append(f"step-{step}", leases)
-        shape(table, f"step-{step}", leases)
-        claim = table.claim(step, generation, 2)
-        folder = table.run_dir.checkpoint(step)
-        write_whole(folder / "model" / "config.json", f"{step}")
-        files = {"model/config.json": {"bytes": 1, "sha256": manifest.file_sha256(folder / "model" / "config.json")}}
-        write_whole(folder / "manifest.json", json.dumps({"format": 1, "step": step, "files": files}))
-        WeightStore(table.run_dir, table.catalog, generation, "tiny").publish(step, step, folder / "model")
-        commit = StepRow(step, "trained", step, {"trainer/loss": 0.5}, None, 1.0, 0.0)
-        table.catalog.claims.commit_step(commit, claim.group_ids, {}, generation)
-    table.catalog.trainers.release(generation)
+from tests.buffer.table import Table, group_id
+from tests.flows.commands import Rft, trained
 
 
 def experiences(table: Table, key: str) -> list[str]:
@@ -143,89 +63,6 @@ def test_a_postgres_that_is_down_is_one_line(rft: Rft, table: Table) -> None:
     done = rft("show", "asked")
     assert (done.code, done.out, len(done.complaints)) == (2, "", 1)
     assert "127.0.0.1:1" in done.err
-
-
-def test_show_says_how_a_run_stands(rft: Rft, table: Table) -> None:
-    trained(table)
-    leases = table.lease(3, 3)
-    table.append("step-3", leases[:1])
-    table.append("unrewarded", leases[1:2], rewards=(None, None))
-    table.catalog.versions.acknowledge("explorer-0", 2)
-    table.catalog.history.pin("before")
-    done = rft("show", "asked")
-    assert (done.code, done.err) == (0, "")
-    for line in (
-        "steps: 2 of 6",
-        "waits for: the trainer is not running; step 3 is the next",
-        "trainer: none",
-        "segments: 4",
-        "rows: 12",
-        "pinned: before",
-        "leases: 7",
-    ):
-        assert line in done.out.splitlines(), done.out
-    shown = json.loads(rft("show", "asked", "--json").out)
-    assert shown["fates"] == {"trained": 4, "ready": 1, "pending": 1, "in_flight": 1}
-    assert shown["groups_that_wait_for"] == {"labels": 1, "shaping": 1, "training": 0}
-    assert shown["last_batch"] == {"step": 2, "groups": 2, "staleness": 1}
-    assert shown["explorers"] == [{"explorer": "explorer", "open leases": 1, "first expires in": "60 s"}]
-    assert shown["readers"] == [{"reader": "explorer-0", "uses version": 2, "seen": "0 s ago"}]
-    assert shown["versions"] == [{"version": number, "files": f"weights/v00000{number}"} for number in (1, 2)]
-    assert shown["damaged"] == []
-    assert shown["bytes"] == sum(path.stat().st_size for path in (table.run_dir.root / "segments").iterdir())
-
-
-def test_show_says_what_came_to_nothing_and_why(rft: Rft, table: Table) -> None:
-    leases = table.lease(3)
-    table.append("a", leases)
-    dropped = {group_id(lease): "drop_no_signal: all rewards are equal" for lease in leases[:2]}
-    shaped = {group_id(lease): [Shaped(row(lease).experience_id, 1.0)] for lease in leases}
-    table.store.overlay("a", shaped, [], dropped)
-    shown = json.loads(rft("show", "asked", "--json").out)
-    assert shown["came_to_nothing"] == [{"fate": "dropped", "reason": "drop_no_signal: all rewards are equal", "leases": 2}]
-
-
-def test_show_names_the_trainer_and_what_it_waits_for(rft: Rft, table: Table) -> None:
-    table.take_over("process 1 on mill")
-    table.append("a", table.lease(2))
-    shown = json.loads(rft("show", "asked", "--json").out)
-    assert shown["trainer"] == "process 1 on mill, heard of 0 s ago"
-    assert shown["waits_for"] == "4 more groups: 0 ready of 4, 2 groups to shape"
-
-
-def test_show_notices_damage_without_reading(rft: Rft, table: Table) -> None:
-    trained(table)
-    table.segment_file("step-1").unlink()
-    table.segment_file("step-2").write_bytes(b"torn")
-    shutil.rmtree(table.run_dir.version(1))
-    done = rft("show", "asked")
-    assert done.code == 1
-    assert done.complaints == ["rft: 3 files are missing or damaged; `rft fsck asked` says what to do"]
-    damaged = json.loads(rft("show", "asked", "--json").out)["damaged"]
-    assert [one["problem"].partition(",")[0] for one in damaged] == ["is missing", "has 4 bytes", "is missing"]
-
-
-WAITING = Counts(done=3, steps=6, wanted=8, trained_by="process 1")
-
-
-@pytest.mark.parametrize(
-    ("counts", "said"),
-    [
-        (replace(WAITING, done=6), "nothing, the run is completed"),
-        (replace(WAITING, ended=True), "nothing, the run is completed"),
-        (replace(WAITING, trained_by=None, ready=8), "the trainer is not running; step 4 is the next"),
-        (replace(WAITING, claimed=True), "nothing: step 4 has its batch"),
-        (replace(WAITING, ready=9), "nothing: 9 ready of 8"),
-        (replace(WAITING, ready=3), "5 more groups: 3 ready of 8"),
-        (replace(WAITING, ready=3, in_flight=4, shaping=1), "5 more groups: 3 ready of 8, 4 leases in flight, 1 groups to shape"),
-        (replace(WAITING, ready=3, labels=5), "labels of 5 groups: 3 ready of 8"),
-        (replace(WAITING, ready=3, labels=5, due_in_s=240.0), "labels of 5 groups, the next due in 4 min: 3 ready of 8"),
-        (replace(WAITING, labels=5, due_in_s=-3.0), "labels of 5 groups, the next due in 0 s: 0 ready of 8"),
-        (replace(WAITING, labels=5, in_flight=1), "8 more groups: 0 ready of 8, 1 leases in flight, labels of 5 groups"),
-    ],
-)
-def test_what_the_trainer_waits_for_is_one_line(counts: Counts, said: str) -> None:
-    assert waits_for(counts) == said
 
 
 def test_sql_answers_and_says_what_can_be_asked(rft: Rft, table: Table) -> None:
