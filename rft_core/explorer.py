@@ -143,7 +143,8 @@ class Explorer:
             for row in self._rows(lease, task, attempt, result, sampling.temperature)
         ]
         failure = too_many_failed([result.error for result in finished], max_failed_frac)
-        self._store.append(f"step-{step:06d}-{leases[0].slot:04d}-{leases[0].epoch}", rows, self.name, step, rejected=failure)
+        key = f"step-{step:06d}-{leases[0].slot:04d}-{leases[0].epoch}"
+        await asyncio.to_thread(self._store.append, key, rows, self.name, step, rejected=failure)
         if failure is not None:
             raise RolloutError(f"step {step}: {failure}")
 

@@ -15,7 +15,12 @@ async def curate(run: str, step: int) -> int:
     session.store.settle()
     session.timeline.mark_first_lease()
     issued = session.catalog.leases.issue(
-        step, num_fresh(session, step), session.explorer.name, lambda position: session.tasks.at(position).task_id, session.end
+        step,
+        num_fresh(session, step),
+        session.explorer.name,
+        lambda position: session.tasks.at(position).task_id,
+        session.end,
+        generation=session.generation,
     )
     session.ends_at = session.catalog.leases.exhausted_at(session.end)
     return len(issued) + len(session.catalog.segments.to_shape())

@@ -1,20 +1,25 @@
 """The figures of a step's rollout, from the rows that it stored."""
 
 from rft_core import metrics
-from rft_core.types import Experience, StopReason
+from rft_core.catalog import Claim
+from rft_core.types import StopReason
 from tasks.session import Session
 
 
-def measure_rollout(session: Session, step: int) -> dict[str, float]:
-    """Figures over every attempt of a step, failed, truncated and dropped ones included."""
-    group_ids = session.catalog.segments.groups_of_step(step)
-    attempts = [rows for group in session.store.groups(group_ids) for rows in _attempts(group.rows)]
+def measure_rollout(session: Session, claim: Claim) -> dict[str, float]:
+    """Figures over every attempt that was made for a step, failed, truncated and dropped ones included.
+
+    Rewards are those before any shaping, labels included, as they stood when the step's batch was chosen.
+    """
+    group_ids = session.store.kept(session.catalog.segments.groups_of_step(claim.step))
+    groups = session.store.groups(group_ids, at=claim.snapshot["sequence"])
+    attempts = [(rows, group.reward_of(rows)) for group in groups for rows in group.attempts()]
     if not attempts:
         return {}
-    answered = [rows for rows in attempts if rows[-1].error is None]
-    rewards = [rows[-1].reward for rows in answered if rows[-1].reward is not None]
+    answered = [rows for rows, _ in attempts if rows[-1].error is None]
+    rewards = [reward for rows, reward in attempts if rows[-1].error is None and reward is not None]
     lengths = [float(sum(sum(row.action_mask) for row in rows)) for rows in answered]
-    fates = session.catalog.leases.of_step(step)
+    fates = session.catalog.leases.of_step(claim.step)
     figures = {
         metrics.NUM_ATTEMPTS: float(len(attempts)),
         metrics.REWARD_MEAN: metrics.mean(rewards),
@@ -25,10 +30,3 @@ def measure_rollout(session: Session, step: int) -> dict[str, float]:
         metrics.DROPPED_GROUPS: float(sum(fate == "dropped" for fate in fates.values())),
     }
     return metrics.known(figures)
-
-
-def _attempts(rows: tuple[Experience, ...]) -> list[list[Experience]]:
-    by_attempt: dict[int, list[Experience]] = {}
-    for row in rows:
-        by_attempt.setdefault(row.attempt, []).append(row)
-    return list(by_attempt.values())

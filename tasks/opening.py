@@ -1,7 +1,7 @@
 """Opening a run, where it stopped, and closing it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -11,13 +11,13 @@ from types import TracebackType
 from rft_core import plan
 from rft_core.algorithms import algorithms
 from rft_core.base_model import locate
-from rft_core.buffer import ExperienceStore, Table, open_table
+from rft_core.buffer import ExperienceStore, Table, is_there, open_table
 from rft_core.catalog import TRAINER_LEASE_S, Catalog, StepRow, heartbeat
 from rft_core.config import CHANGEABLE_ON_RESUME, ExtensionSpec, RunConfig, changed_keys, dump, read_recipe
 from rft_core.disk import remove_leftovers, write_whole
 from rft_core.engines import engines
 from rft_core.environments import environments
-from rft_core.errors import RunError, TidemillError
+from rft_core.errors import LostClaimError, RunError, TidemillError
 from rft_core.explorer import Explorer, Scorers, Unscored
 from rft_core.monitor import Monitor, open_monitor
 from rft_core.operators.apply import build_operators, pipeline_version
@@ -49,12 +49,14 @@ async def opened(config: RunConfig) -> AsyncIterator[Session]:
     run_dir.create()
     before = _earlier_recipe(run_dir, config)
     async with AsyncExitStack() as parts:
-        table = open_table(run_dir, config, pipeline_version(config.operators), EXPLORER)
+        table = (
+            open_known(run_dir, config, EXPLORER) if before else open_table(run_dir, config, pipeline_version(config.operators), EXPLORER)
+        )
         parts.callback(table.catalog.close)
         generation = table.catalog.trainers.take_over(this_process())
         parts.callback(table.catalog.trainers.release, generation)
         parts.enter_context(heartbeat(partial(_beat, table.catalog, generation), TRAINER_LEASE_S / 4))
-        parts.push(partial(_leave_reason, run_dir))
+        parts.push(partial(_leave_reason, run_dir, partial(_is_mine, table.catalog, generation)))
         session = await _assemble(config, run_dir, table, generation, parts)
         await _go_on(session, before)
         write_whole(run_dir.recipe_file, dump(config))  # only now: a recipe that can't be opened binds nobody
@@ -68,7 +70,39 @@ def _beat(catalog: Catalog, generation: int) -> None:
     """Keep alive what this process holds: the run, its leases, and the version that its engine uses."""
     catalog.trainers.renew(generation)
     catalog.leases.renew(EXPLORER)
-    catalog.versions.seen(EXPLORER)
+    catalog.versions.seen(reader_of(generation))
+
+
+def reader_of(generation: int) -> str:
+    """The engine of a trainer's process as a reader of weights: not that of the trainer which it replaced."""
+    return f"{EXPLORER} of trainer {generation}"
+
+
+def _is_mine(catalog: Catalog, generation: int) -> bool:
+    """Whether this process is the run's trainer still: one that was replaced says nothing in the run's name any more."""
+    try:
+        catalog.trainers.check(generation)
+    except LostClaimError:
+        return False
+    except TidemillError:  # a catalog that can't be reached may be why the run ends, and nobody else trains it then
+        return True
+    return True
+
+
+def open_known(run_dir: RunDir, config: RunConfig, writer: str) -> Table:
+    """Open the table of a run that was started before.
+
+    Raises:
+        RunError: Its catalog is gone, or another one is in its place: a new one would begin with the first task again.
+    """
+    if not is_there(run_dir, config.table):
+        raise RunError(f"{run_dir.root} has no catalog", "restore catalog.db from a copy, or set another `name` for a new run")
+    table = open_table(run_dir, config, pipeline_version(config.operators), writer)
+    if not table.catalog.versions.all():
+        place = table.catalog.place
+        table.catalog.close()
+        raise RunError(f"the catalog {place} knows nothing of {run_dir.root}", "restore it from a copy, or name the one that the run has")
+    return table
 
 
 def _earlier_recipe(run_dir: RunDir, config: RunConfig) -> RunConfig | None:
@@ -96,15 +130,15 @@ async def _assemble(config: RunConfig, run_dir: RunDir, table: Table, generation
     base_folder = await loop.run_in_executor(computer, materialise, locate(config.model.path))
     resolved = await loop.run_in_executor(computer, plan.resolve, config)  # now that the model is here to be checked
     catalog = table.catalog
-    _take_back(table)
+    _take_back(table, generation)
     for folder in (run_dir.checkpoints, run_dir.weights):
         remove_leftovers(folder)
     monitor = await loop.run_in_executor(computer, _open_monitor, config, run_dir)
-    parts.push_async_exit(partial(_finish, monitor))
+    parts.push_async_exit(partial(_finish, monitor, partial(_is_mine, table.catalog, generation)))
     explorer = build_explorer(config, base_folder, table.store, computer)
     parts.push_async_callback(explorer.scorers.close)
     parts.push_async_callback(explorer.engine.close)
-    parts.callback(catalog.versions.release, explorer.name)
+    parts.callback(catalog.versions.release, reader_of(generation))
     tasks, held_out = resolved.train, resolved.held_out
     if tasks is None:  # it was not in the local cache, and is downloaded now
         tasks = await loop.run_in_executor(computer, plan.open_train, config)
@@ -134,8 +168,16 @@ async def _assemble(config: RunConfig, run_dir: RunDir, table: Table, generation
     )
 
 
-def _leave_reason(run_dir: RunDir, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+def _leave_reason(
+    run_dir: RunDir,
+    is_mine: Callable[[], bool],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
     """Leave the reason of a failure with the run, for `rft show`; a run that went on to its end has none."""
+    if not is_mine():
+        return
     if error is None:
         run_dir.failure_file.unlink(missing_ok=True)
     elif isinstance(error, Exception):
@@ -143,8 +185,16 @@ def _leave_reason(run_dir: RunDir, kind: type[BaseException] | None, error: Base
             write_whole(run_dir.failure_file, f"{type(error).__name__}: {error}\n")
 
 
-async def _finish(monitor: Monitor, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+async def _finish(
+    monitor: Monitor,
+    is_mine: Callable[[], bool],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
     """Tell the monitor how the run ended; a monitor that fails then must not hide why the run did."""
+    if not is_mine():
+        return
     if error is None:
         await asyncio.to_thread(monitor.finish, "FINISHED", "")
         return
@@ -155,8 +205,9 @@ async def _finish(monitor: Monitor, kind: type[BaseException] | None, error: Bas
         watcher().note(f"the monitor could not be told how the run ended: {second}")
 
 
-def _take_back(table: Table) -> None:
+def _take_back(table: Table, generation: int) -> None:
     """Close what an earlier process of this run held, and remove what it left half-written: it is dead, or could not be replaced."""
+    table.catalog.versions.release(reader_of(generation - 1))
     table.catalog.leases.take_back(EXPLORER, "the process that held it ended")
     table.catalog.leases.expire_overdue()
     if table.store.terms.pipeline is None:
@@ -248,7 +299,7 @@ async def load_engine(session: Session, step: int) -> None:
         version = step if step == session.last_step else step - step % session.config.sync.interval
         source = session.weights.fetch(version) if version else session.base_folder
     await session.engine.load(version, source)
-    session.catalog.versions.acknowledge(session.explorer.name, version)
+    session.catalog.versions.acknowledge(reader_of(session.generation), version)
 
 
 def _open_monitor(config: RunConfig, run_dir: RunDir) -> Monitor:

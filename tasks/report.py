@@ -1,6 +1,7 @@
 """Report: show a step in Prefect and to whoever watches, and bring the monitor up to date after a checkpoint."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from prefect import task
@@ -62,11 +63,10 @@ def step_row(session: Session, step: int) -> StepRow:
 
 
 def samples(session: Session, step: int, count: int) -> list[Experience]:
-    """The best and the worst answers of a step, at most `count`."""
-    groups = session.store.groups(session.catalog.segments.groups_of_step(step))
-    rows = sorted(
-        (row for group in groups for row in group.rows), key=lambda row: (row.reward is not None, row.reward or 0.0), reverse=True
-    )
+    """The best and the worst answers of a step, at most `count`, with the rewards that they have by now."""
+    groups = session.store.groups(session.store.kept(session.catalog.segments.groups_of_step(step)))
+    rewarded = [replace(row, reward=group.labelled.get(row.experience_id, row.reward)) for group in groups for row in group.rows]
+    rows = sorted(rewarded, key=lambda row: (row.reward is not None, row.reward or 0.0), reverse=True)
     return rows if len(rows) <= count else [*rows[: count - count // 2], *rows[len(rows) - count // 2 :]]
 
 

@@ -21,7 +21,9 @@ from tasks.session import Session, get
 async def train(run: str, step: int) -> dict[str, float]:
     """Make version `step` in memory; returns the step's metrics."""
     session = get(run)
-    claim = session.catalog.claims.find(step) or _choose(session, step)
+    claim = session.catalog.claims.find(step)
+    if claim is None:
+        claim = await session.compute(_choose, session, step)
     with session.doing("train", step):
         figures = await session.compute(_update, session, claim)
     session.measured(step).update(figures)
@@ -66,7 +68,7 @@ def _update(session: Session, claim: Claim) -> dict[str, float]:
     batch = make_batch([group_of(group) for group in stored], session.algorithm)
     session.batches[claim.step] = batch.group_ids, batch.left_out
     figures = session.trainer.step(claim.step, batch)
-    figures |= measure_rollout(session, claim.step)
+    figures |= measure_rollout(session, claim)
     figures[metrics.STALENESS_MAX] = float(claim.snapshot["staleness"])
     figures[metrics.LEFT_OUT] = float(sum(claim.left_out.values()))
     return figures
@@ -88,6 +90,7 @@ def _write_checkpoint(session: Session, claim: Claim) -> None:
         with folder_written_whole(path) as folder:
             checkpoint.save(folder, session.trainer, claim.step, extra, session.base_folder)
             failpoint("checkpoint.written")
+            session.catalog.trainers.check(session.generation)  # a replaced trainer must not put its own in the place of the other's
     except OSError as error:
         raise no_space(error, path.parent) from None
     failpoint("checkpoint.renamed")

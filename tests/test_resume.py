@@ -1,14 +1,20 @@
 """The same command again: what goes on, what starts over, what is refused."""
 
+import asyncio
 import json
+import sqlite3
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flows.rft import run_recipe
+from flows.table import compact_table, open_run
 from rft_core.catalog import Catalog
-from rft_core.errors import ConfigError, RunError
+from rft_core.config import parse
+from rft_core.errors import ConfigError, LostClaimError, RunError
 from rft_core.processes import Process
 from tests import loop
 from tests.tiny_files import recipe
@@ -90,4 +96,50 @@ def test_a_second_trainer_is_refused_until_the_first_one_is_dead(tmp_path: Path,
     first.join()
     num_done = len(catalog.claims.steps())
     assert loop.run({**values, "steps": num_done + 1})["steps"] == num_done + 1, "a process that is known to be dead is not waited for"
+    catalog.close()
+
+
+def test_a_run_whose_catalog_is_gone_does_not_begin_anew(tmp_path: Path, tiny_policy: Path) -> None:
+    values = recipe(tmp_path, tiny_policy, steps=1)
+    loop.run(values)
+    catalog_file = loop.run_dir(values).catalog_file
+    for left in catalog_file.parent.glob("catalog.db*"):
+        left.unlink()
+    with pytest.raises(RunError, match="has no catalog; restore catalog.db from a copy"):
+        loop.run(values | {"steps": 2})
+    assert not catalog_file.exists()
+    Catalog(f"sqlite:///{catalog_file}").close()
+    with pytest.raises(
+        RunError, match=r"the catalog .*catalog.db knows nothing of .*; restore it from a copy, or name the one that the run has"
+    ):
+        loop.run(values | {"steps": 2})
+
+
+def test_a_run_whose_old_rows_were_let_go_goes_on(tmp_path: Path, tiny_policy: Path) -> None:
+    values = recipe(tmp_path, tiny_policy, steps=3, checkpoint__every=1, checkpoint__keep=1, table={"retention": {"max_rows": 4}})
+    loop.run(values)
+    with open_run(loop.run_dir(values)) as run:
+        assert compact_table(run, now=True).let_go > 0
+    assert loop.run(values | {"steps": 4})["steps"] == 4
+
+
+def test_a_trainer_that_was_replaced_says_and_leaves_nothing(tmp_path: Path, tiny_policy: Path) -> None:
+    values = recipe(tmp_path, tiny_policy, steps=3, checkpoint__every=1, monitor={"name": "mlflow"})
+
+    async def train(run: str, step: int) -> dict[str, float]:
+        if step == 2:
+            catalog.trainers.release(1)  # as if it had been stopped for longer than its lease
+            assert catalog.trainers.take_over(Process("process 7 on there", "there|7|1")) == 2
+        figures: dict[str, float] = await loop.STAGES.train(run, step)
+        return figures
+
+    loop.run_dir(values).create()
+    catalog = catalog_of(values)
+    with pytest.raises(LostClaimError, match="process 7 on there took over this run as its trainer"):
+        asyncio.run(run_recipe(parse(values), SimpleNamespace(**vars(loop.STAGES) | {"train": train})))
+    assert [folder.name for folder in loop.run_dir(values).checkpoints.iterdir()] == ["000001"]
+    assert not loop.run_dir(values).failure_file.exists()
+    with sqlite3.connect(tmp_path / "runs" / "mlflow.db") as store:
+        assert store.execute("select status from runs").fetchall() == [("RUNNING",)]
+    assert catalog.versions.in_use(within_s=60.0) == set()
     catalog.close()

@@ -192,6 +192,11 @@ class ExperienceStore:
             for group_id in group_ids
         ]
 
+    def kept(self, group_ids: Sequence[str]) -> list[str]:
+        """Those of some groups whose rows are still there: the others were let go, as the recipe's `table.retention` says."""
+        where = self._catalog.segments.of_groups(group_ids)
+        return [group_id for group_id in group_ids if group_id in where]
+
     def scan(self, stored: Sequence[StoredFile]) -> Iterator[dict[str, Any]]:
         """Read segments whole, as arrays: by column, a NumPy view a row for what is per token, a value a row for the rest.
 
@@ -212,10 +217,12 @@ class ExperienceStore:
         return self._catalog.labels.settle(self.terms.then, self.terms.ready_for)
 
     def write_answers(self, name: str, answers: Sequence[Mapping[str, Any]]) -> StoredFile:
-        """Write the scored answers of an evaluation, of the columns of `schema.EVALUATION`."""
+        """Write the scored answers of an evaluation, of the columns of `schema.EVALUATION`, to a new file, for `record_evaluation`."""
         cleaned = [{key: _clean(value) for key, value in row.items()} for row in answers]
         table = pa.Table.from_pylist(cleaned, schema=schema.EVALUATION)
-        return files.write(self._storage, f"{EVALUATIONS}/{name}.parquet", table, "evaluation.written")
+        uri = f"{EVALUATIONS}/{files.unique_name(name)}"
+        self._catalog.segments.intend(uri, uri, self.terms.writer)
+        return files.write(self._storage, uri, table, "evaluation.written")
 
     def sweep(self) -> None:
         """Remove what killed writers left: the intents of this one's name and those that are too old, and their files after."""

@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, selec
 from rft_core.catalog import schema
 from rft_core.catalog.clock import end_of_lease, is_over, now
 from rft_core.catalog.database import Database
+from rft_core.catalog.trainers import require_generation
 from rft_core.errors import RunError
 from rft_core.failpoints import failpoint
 from rft_core.types import digest
@@ -63,6 +64,7 @@ class Leases:
         end: int | None,
         lease_s: float = LEASE_S,
         most_again: int | None = None,
+        generation: int | None = None,
     ) -> list[Lease]:
         """Lease tasks for a step: what must be tried again, in its old slots, and what the cursor names next.
 
@@ -74,12 +76,18 @@ class Leases:
             end: The first position that may not be leased; null if there is none.
             lease_s: Seconds until the leases expire, unless they are renewed.
             most_again: Most tasks that are taken to try again; all if left out.
+            generation: Of the trainer, where it is the explorer too; a replaced one gets none.
 
         Returns:
             The new leases in slot order; fewer than wanted if the task set is exhausted.
+
+        Raises:
+            LostClaimError: Another trainer took over.
         """
         failpoint("lease.before")
         with self._database.write() as connection:
+            if generation is not None:
+                require_generation(connection, generation)
             _expire(connection, _overdue(connection), "its explorer was not heard of any more")
             issued = self._reissued(connection, step)[:most_again]
             position = connection.scalar(_POSITION) or 0

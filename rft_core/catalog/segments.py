@@ -1,7 +1,7 @@
 """Segments and overlays: which files hold experiences, and how a file becomes part of the table."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -283,28 +283,11 @@ class Segments:
             return list(connection.scalars(query))
 
     def num_appends(self, step: int) -> int:
-        """How many appends brought groups for a step."""
+        """How many appends brought groups for a step, in time."""
         table = schema.groups.c
+        in_time = (table.step == step) & (table.status != "late")
         with self._database.read() as connection:
-            return connection.scalar(select(func.count(table.origin.distinct())).where(table.step == step)) or 0
-
-    def known(self, group_ids: Collection[str]) -> set[str]:
-        """Those of the ids that name a group of this table."""
-        found: set[str] = set()
-        with self._database.read() as connection:
-            for some in in_parts(list(group_ids)):
-                found.update(connection.scalars(select(schema.groups.c.group_id).where(schema.groups.c.group_id.in_(some))))
-        return found
-
-    def accounts(self, step: int) -> list[Any]:
-        """What operators said of what they did to the groups of a step, in commit order."""
-        overlays, shaped, groups = schema.overlays.c, schema.shaped.c, schema.groups.c
-        of_step = (
-            select(shaped.overlay).join_from(schema.shaped, schema.groups, shaped.group_id == groups.group_id).where(groups.step == step)
-        )
-        query = select(overlays.account).where(overlays.key.in_(of_step)).order_by(overlays.sequence)
-        with self._database.read() as connection:
-            return [json.loads(account) for account in connection.scalars(query)]
+            return connection.scalar(select(func.count(table.origin.distinct())).where(in_time)) or 0
 
     def snapshot(self) -> int:
         """The newest sequence number, which names the state of the table."""

@@ -53,6 +53,15 @@ class Trainers:
             values = {"seen_at": at, "leased_until": end_of_lease(at, lease_s)}
             connection.execute(update(schema.trainers).where(_of(generation)).values(values))
 
+    def check(self, generation: int) -> None:
+        """Refuse to go on for a trainer that was replaced, before it writes what the catalog does not fence.
+
+        Raises:
+            LostClaimError: Another trainer took over.
+        """
+        with self._database.read() as connection:
+            require_generation(connection, generation)
+
     def release(self, generation: int) -> None:
         """The trainer ends; the next one need not wait."""
         with self._database.write() as connection:

@@ -10,7 +10,7 @@ from rft_core import metrics
 from rft_core.catalog import schema
 from rft_core.catalog.clock import is_recent, now
 from rft_core.catalog.database import Database
-from rft_core.catalog.files import StoredFile
+from rft_core.catalog.files import StoredFile, take_intent
 from rft_core.catalog.trainers import require_generation
 from rft_core.errors import ReproducibilityError
 
@@ -94,9 +94,14 @@ class Versions:
     def find(self, version: int) -> Version | None:
         return next((known for known in self.all() if known.version == version), None)
 
-    def retire(self, after: int) -> None:
-        """Forget every version that comes after one, and its scores: they will be made again, with other bytes."""
+    def retire(self, after: int, generation: int) -> None:
+        """Forget every version that comes after one, and its scores: they will be made again, with other bytes.
+
+        Raises:
+            LostClaimError: Another trainer took over.
+        """
         with self._database.write() as connection:
+            require_generation(connection, generation)
             connection.execute(delete(schema.weights).where(schema.weights.c.version > after))
             connection.execute(delete(schema.evaluations).where(schema.evaluations.c.version > after))
 
@@ -133,12 +138,17 @@ class Versions:
             return set(connection.scalars(select(schema.readers.c.version).where(alive)))
 
     def record_evaluation(self, evaluation: Evaluation) -> None:
-        """Write a score down; a second one of the same set and version changes nothing."""
+        """Write a score down, whose answers were announced as a file; a second one of the same set and version changes nothing.
+
+        Raises:
+            LostClaimError: The intent to write the answers was swept.
+        """
         table = schema.evaluations
         with self._database.write() as connection:
             same = (table.c.name == evaluation.name) & (table.c.version == evaluation.version)
             if connection.execute(select(table.c.uri).where(same)).first() is not None:
                 return
+            take_intent(connection, evaluation.uri, evaluation.uri)
             values = {name: getattr(evaluation, name) for name in ("name", "version", "uri", "sha256")}
             values |= {"metrics": json.dumps(dict(evaluation.metrics)), "created_at": now(connection)}
             connection.execute(insert(table).values(**values))

@@ -85,7 +85,7 @@ class WeightStore:
     def retire(self, after: int) -> None:
         """Take back every version after one, where training does not make the same bytes again."""
         later = [known.version for known in self._versions.all() if known.version > after]
-        self._versions.retire(after)
+        self._versions.retire(after, self._generation)
         for version in later:
             shutil.rmtree(self._run_dir.version(version), ignore_errors=True)
 

@@ -1,6 +1,7 @@
 """Segments and overlays: written once, whole or not at all, and read back as they were."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rft_core.buffer import ExperienceStore, Shaped, Terms, read_answers
+from rft_core.catalog import Evaluation
 from rft_core.disk import file_sha256
 from rft_core.errors import LostClaimError, SegmentError, TidemillError
 from rft_core.types import Source, digest
@@ -268,7 +270,7 @@ def test_an_overlay_comes_back_beside_the_facts(shaping: Table) -> None:
     assert [one.reward for group in found for one in group.rows] == [1.0, 0.0, 1.0, 0.0]
     assert [group.shaped for group in shaping.store.groups([group_id(leases[0])], "other")] == [{}]
     assert shaping.catalog.leases.of_step(1) == {0: "ready", 1: "dropped"}
-    assert shaping.catalog.segments.accounts(1) == [[{"name": "op", "dropped": {"op says so": 2}}]]
+    assert shaping.look("select account from overlays") == [{"account": '[{"name": "op", "dropped": {"op says so": 2}}]'}]
     assert ready(shaping) == [group_id(leases[0])]
 
 
@@ -334,9 +336,25 @@ def test_answers_come_back(table: Table) -> None:
     (found,) = read_answers(table.storage, file.uri, file.sha256)
     assert found["response_text"] == "\\ud800 4"
     assert (found["version"], found["reward"], found["exact"], found["prompt_text"]) == (3, 0.5, False, None)
-    # Scored again after a kill: the newer file takes its place.
-    assert table.store.write_answers("held_out-v000003", [{**rows[0], "reward": 1.0}]).uri == file.uri
-    assert read_answers(table.storage, file.uri)[0]["reward"] == 1.0
+
+
+def test_answers_that_a_killed_process_did_not_record_are_swept_and_those_that_it_did_are_not(table: Table) -> None:
+    lost, kept = (table.store.write_answers("held_out-v000003", [{"version": 3, "reward": reward}]) for reward in (0.0, 1.0))
+    scored = Evaluation("held_out", 3, {}, kept.uri, kept.sha256)
+    table.catalog.versions.record_evaluation(scored)
+    table.store.sweep()
+    assert table.files("evaluations") == {kept.uri}
+    with pytest.raises(LostClaimError, match=f"the intent to write {lost.uri} was taken back"):
+        table.catalog.versions.record_evaluation(replace(scored, version=4, uri=lost.uri))
+    table.catalog.versions.record_evaluation(replace(scored, uri=lost.uri))  # of a version that is scored already: it changes nothing
+    assert table.catalog.versions.evaluations("held_out") == [scored]
+
+
+def test_groups_whose_rows_were_let_go_are_told_apart(table: Table) -> None:
+    leases = table.lease(2)
+    table.append("a", leases)
+    ids = [group_id(lease) for lease in leases]
+    assert table.store.kept([ids[1], digest("group", "x"), ids[0]]) == [ids[1], ids[0]]
 
 
 def test_a_run_below_a_folder_with_an_equals_sign_is_read_as_it_is(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -8,10 +8,10 @@ from sqlalchemy import update
 
 from rft_core.catalog import Catalog, schema
 from rft_core.catalog.clock import LONGEST_LEASE_S
-from rft_core.errors import RunError
+from rft_core.errors import LostClaimError, RunError
 from rft_core.types import digest
 from tests.catalog.conftest import Place
-from tests.catalog.ledger import OVER, claim, commit, group_ids, lease, rows, store, take_over, task_id_at, waiting
+from tests.catalog.ledger import OVER, claim, commit, group_ids, lease, replace_trainer, rows, store, take_over, task_id_at, waiting
 
 
 def test_leases_take_slots_and_positions_in_order(catalog: Catalog) -> None:
@@ -181,6 +181,14 @@ def test_a_rejected_rollout_is_tried_again_in_its_slots(catalog: Catalog) -> Non
     store(catalog, "b", again, ["ready", "failed"])
     assert lease(catalog, 1, 0) == []
     assert catalog.leases.fates() == {"failed": 3, "ready": 1}
+
+
+def test_a_replaced_trainer_is_given_nothing(catalog: Catalog) -> None:
+    old, new = replace_trainer(catalog, "the second")
+    with pytest.raises(LostClaimError, match="the second took over this run as its trainer"):
+        catalog.leases.issue(1, 1, "explorer-0", str, None, generation=old)
+    assert catalog.leases.num_issued() == 0
+    assert len(catalog.leases.issue(1, 1, "explorer-0", str, None, generation=new)) == 1
 
 
 def test_the_step_that_took_the_last_task_is_known(catalog: Catalog) -> None:

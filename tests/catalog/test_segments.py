@@ -33,7 +33,6 @@ def test_a_commit_makes_the_segment_and_closes_its_leases(catalog: Catalog) -> N
     assert waiting(catalog) == group_ids(issued) == catalog.segments.groups_of_step(1)
     assert catalog.segments.groups_in("a") == dict.fromkeys(group_ids(issued), 4)
     assert catalog.segments.of_groups(group_ids(issued)) == dict.fromkeys(group_ids(issued), ("a", file))
-    assert catalog.segments.known([*group_ids(issued), "g-unknown"]) == set(group_ids(issued))
     assert catalog.segments.totals() == {"segments": 1, "rows": 8, "bytes": 100}
 
 
@@ -233,22 +232,13 @@ def test_the_newest_overlay_over_a_group_counts_or_the_newest_at_a_state(catalog
     assert catalog.segments.overlays_of("p", ids, at - 1) == {}
 
 
-def test_what_the_operators_said_is_found_by_the_step_of_the_groups(catalog: Catalog) -> None:
-    first, second = fill(catalog, 1, [{"queue": "shaping"}]), fill(catalog, 2, [{"queue": "shaping"}])
-    overlay(catalog, "first", first)
-    overlay(catalog, "both", [*first, *second])
-    assert catalog.segments.accounts(1) == [[{"name": "op"}]] * 2
-    assert catalog.segments.accounts(2) == [[{"name": "op"}]]
-    assert catalog.segments.accounts(3) == []
-
-
 def test_more_groups_than_fit_into_one_statement_are_stored_and_found(catalog: Catalog) -> None:
     issued = lease(catalog, 1, 1200)
     file = store(catalog, "a", issued)
     ids = group_ids(issued)
     overlay(catalog, "o", ids)
     assert catalog.segments.of_groups(ids) == dict.fromkeys(ids, ("a", file))
-    assert len(catalog.segments.overlays_of("p", ids)) == len(catalog.segments.known(ids)) == 1200
+    assert len(catalog.segments.overlays_of("p", ids)) == 1200
     assert catalog.leases.fates() == {"ready": 1200}
 
 

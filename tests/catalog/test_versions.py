@@ -4,13 +4,19 @@ import pytest
 from sqlalchemy import update
 
 from rft_core.catalog import Catalog, Evaluation, StoredFile, Version, best, schema
-from rft_core.errors import ReproducibilityError
-from tests.catalog.ledger import take_over
+from rft_core.errors import LostClaimError, ReproducibilityError
+from tests.catalog.ledger import replace_trainer, take_over
 
 
 @pytest.fixture
 def generation(catalog: Catalog) -> int:
     return take_over(catalog)
+
+
+def score(catalog: Catalog, evaluation: Evaluation) -> None:
+    """Write a score down, as whoever wrote its answers does."""
+    catalog.segments.intend(evaluation.uri, evaluation.uri, "explorer")
+    catalog.versions.record_evaluation(evaluation)
 
 
 def test_versions_are_found_in_the_order_of_their_numbers(catalog: Catalog, generation: int) -> None:
@@ -53,11 +59,19 @@ def test_a_version_that_lives_in_the_process_gets_its_files_later(catalog: Catal
 def test_versions_that_will_be_made_again_are_forgotten_with_their_scores(catalog: Catalog, generation: int) -> None:
     for number in (1, 2, 3):
         catalog.versions.record(Version(number, number, None, str(number)), generation)
-        catalog.versions.record_evaluation(Evaluation("held_out", number, {}, "evaluations/x.parquet"))
-    catalog.versions.retire(after=1)
+        score(catalog, Evaluation("held_out", number, {}, "evaluations/x.parquet"))
+    catalog.versions.retire(1, generation)
     assert [known.version for known in catalog.versions.all()] == [1]
     assert [scored.version for scored in catalog.versions.evaluations("held_out")] == [1]
     catalog.versions.record(Version(2, 2, None, "other bytes"), generation)
+
+
+def test_a_replaced_trainer_takes_no_version_back(catalog: Catalog) -> None:
+    old, new = replace_trainer(catalog, "the second")
+    catalog.versions.record(Version(1, 1, None, "a"), new)
+    with pytest.raises(LostClaimError, match="the second took over this run"):
+        catalog.versions.retire(0, old)
+    assert catalog.versions.all() == [Version(1, 1, None, "a")]
 
 
 def test_a_reader_uses_one_version_until_it_lets_go(catalog: Catalog) -> None:
@@ -83,7 +97,7 @@ def test_a_reader_that_was_not_seen_lately_is_dead(catalog: Catalog, moved_s: fl
 
 def test_the_first_score_of_a_version_stays(catalog: Catalog) -> None:
     for name, version, reward in (("held_out", 10, 0.5), ("held_out", 2, 0.25), ("held_out", 10, 0.9), ("other", 2, 1.0)):
-        catalog.versions.record_evaluation(Evaluation(name, version, {"reward": reward}, f"evaluations/{name}-{version}", str(reward)))
+        score(catalog, Evaluation(name, version, {"reward": reward}, f"evaluations/{name}-{version}", str(reward)))
     assert [(one.version, one.metrics["reward"]) for one in catalog.versions.evaluations("held_out")] == [(2, 0.25), (10, 0.5)]
     assert catalog.versions.evaluation("held_out", 3) is None
     assert catalog.versions.answer_files() == [

@@ -9,6 +9,7 @@ import pytest
 
 from rft_core import metrics
 from rft_core.buffer import Shaped
+from rft_core.catalog import Claim
 from rft_core.types import StopReason
 from tasks.measure import measure_rollout
 from tasks.session import Session
@@ -22,9 +23,11 @@ def table(tmp_path: Path) -> Iterator[Table]:
     opened.close()
 
 
-def measure(table: Table, step: int = 1) -> dict[str, float]:
+def measure(table: Table, step: int = 1, at: int | None = None) -> dict[str, float]:
     """A session is asked for nothing else than its catalog and its store."""
-    return measure_rollout(cast(Session, SimpleNamespace(catalog=table.catalog, store=table.store)), step)
+    sequence = table.catalog.segments.snapshot() if at is None else at
+    claim = Claim(step, [], {"sequence": sequence, "pipeline": "p", "staleness": 0}, {})
+    return measure_rollout(cast(Session, SimpleNamespace(catalog=table.catalog, store=table.store)), claim)
 
 
 def sampled(length: int, **changes: Any) -> dict[str, Any]:
@@ -74,6 +77,15 @@ def test_refills_of_a_step_count(table: Table) -> None:
     table.append("c", table.lease(step=2))
     assert measure(table)[metrics.NUM_ATTEMPTS] == 4.0
     assert measure(table, step=2)[metrics.NUM_ATTEMPTS] == 2.0
+
+
+def test_labels_are_rewards_as_far_as_they_were_there_when_the_batch_was_chosen(table: Table) -> None:
+    rows = table.append("a", table.lease(), rewards=(None, 0.0))
+    table.label({rows[0].experience_id: 1.0})
+    at = table.catalog.segments.snapshot()
+    table.label({rows[1].experience_id: 1.0})
+    assert measure(table, at=at)[metrics.REWARD_MEAN] == 0.5
+    assert measure(table)[metrics.REWARD_MEAN] == 1.0
 
 
 def test_what_cannot_be_measured_is_left_out(table: Table) -> None:
