@@ -120,7 +120,9 @@ def show(
 def sql(
     run: Run,
     question: Annotated[str | None, typer.Argument(help="A question in DuckDB's SQL.")] = None,
-    state: Annotated[str | None, typer.Option("--at", help="Ask the table as it was when it was pinned under this name.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--at", help="Ask the rows, labels and shaped rewards as they were when they were pinned under this name.")
+    ] = None,
     views: Annotated[bool, typer.Option("--views", help="Say what can be asked.")] = False,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
@@ -128,17 +130,17 @@ def sql(
     """Ask a run a question in SQL; --views says what can be asked."""
     from flows.table import open_run
     from flows.terminal import complain, strict_json, table
-    from rft_core.buffer import VIEWS
+    from rft_core.buffer import STATE_VIEWS, VIEWS, plain_rows
 
     if views == (question is not None):
         raise UserError("a question or --views is wanted, one of both", 'as in: rft sql RUN "select * from ledger"')
     if question is None:
-        described = [{"view": name, "holds": text} for name, text in VIEWS.items()]
+        described = [{"view": name, "--at": "yes" if name in STATE_VIEWS else "no", "holds": text} for name, text in VIEWS.items()]
         print(strict_json(described, indent=1) if as_json else table(described))
         return
     with open_run(find_run(run, runs_dir)) as opened:
         questions = opened.questions(state)
-        rows = questions.ask(question).to_pylist(maps_as_pydicts="lossy")
+        rows = plain_rows(questions.ask(question))
     print(strict_json(rows) if as_json else table(rows))
     if questions.damaged:
         complain(f"{uri} {problem}, and is left out; `rft fsck {run}` says what to do" for uri, problem in questions.damaged.items())

@@ -8,7 +8,8 @@ from typing import Any
 
 from flows.table import OpenRun, open_run
 from flows.terminal import duration, program, table
-from rft_core.buffer import read_answers
+from rft_core.buffer import files, read_answers
+from rft_core.buffer.scan import amiss
 from rft_core.catalog import HELD_OUT, Standing
 from rft_core.config import RunConfig
 from rft_core.errors import UserError
@@ -94,7 +95,7 @@ def describe(run_dir: RunDir) -> dict[str, Any]:
             **catalog.segments.totals(),
             "labels": catalog.labels.count(),
             "pinned": ", ".join(catalog.history.pins()) or None,
-            "leases": catalog.leases.num_issued(),
+            "leases": sum(fates.values()),
             "megabytes": round(_num_bytes(run_dir.root) / 1e6, 1),
             "damaged": damaged(run),
             "last_step": dict(steps[-1].metrics) if steps else {},
@@ -121,15 +122,11 @@ def describe(run_dir: RunDir) -> dict[str, Any]:
 def damaged(run: OpenRun) -> list[dict[str, str]]:
     """Files of the table that are missing or have another size, and versions without their files: seen without reading any."""
     segments, storage = run.catalog.segments, run.table.storage
-    there = {**storage.files(SEGMENTS), **storage.files(OVERLAYS)}
-    found = []
-    for file in [*(file for _, file in segments.files()), *(file for *_, file in segments.overlay_files())]:
-        if file.uri not in there:
-            found.append({"file": file.uri, "problem": "is missing"})
-        elif file.bytes and there[file.uri].bytes != file.bytes:
-            found.append({"file": file.uri, "problem": f"has {there[file.uri].bytes} bytes, {file.bytes} were written"})
-    stored = [version.uri for version in run.catalog.versions.all() if version.uri is not None]
-    return found + [{"file": uri, "problem": "is missing"} for uri in stored if not run.run_dir.resolve(uri).is_dir()]
+    found = amiss(storage, SEGMENTS, lambda: [file for _, file in segments.files()])
+    found |= amiss(storage, OVERLAYS, lambda: [file for *_, file in segments.overlay_files()])
+    without = {uri for uri in _version_folders(run) if not run.run_dir.resolve(uri).is_dir()}
+    found |= {uri: files.MISSING for uri in _version_folders(run) if uri in without}  # again: the run may have collected some meanwhile
+    return [{"file": uri, "problem": problem} for uri, problem in found.items()]
 
 
 def render(shown: dict[str, Any] | list[dict[str, Any]]) -> str:
@@ -182,6 +179,10 @@ def _listed(run_dir: RunDir) -> dict[str, Any]:
             return {"run": run_dir.name, "steps": len(run.catalog.claims.steps()), "run_id": run_dir.run_id, "problem": None}
     except UserError as error:
         return {"run": run_dir.name, "steps": None, "run_id": None, "problem": str(error)}
+
+
+def _version_folders(run: OpenRun) -> list[str]:
+    return [version.uri for version in run.catalog.versions.all() if version.uri is not None]
 
 
 def _counts(run: OpenRun, done: int, standing: Standing, in_flight: int, trained_by: str | None) -> Counts:

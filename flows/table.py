@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,14 +15,15 @@ from rft_core.buffer.fsck import GRACE_S as FSCK_GRACE_S
 from rft_core.buffer.fsck import Report, fsck
 from rft_core.buffer.labelling import Labelled, apply_labels
 from rft_core.buffer.labels import read_labels
-from rft_core.catalog import HELD_OUT, Catalog, best
+from rft_core.catalog import HELD_OUT, Catalog, best, heartbeat
 from rft_core.config import RunConfig, read_recipe
-from rft_core.disk import folder_written_whole, is_temporary, no_space
+from rft_core.disk import discard, folder_written_whole, leftovers, no_space
 from rft_core.errors import IntegrityError, UserError
 from rft_core.operators.apply import pipeline_version
+from rft_core.processes import this_process
 from rft_core.run_dir import RunDir
 from rft_core.trainer import manifest
-from rft_core.weights import fetch, newest_complete
+from rft_core.weights import READER_TIMEOUT_S, fetch, newest_complete
 
 Export = Literal["weights"] | Form
 EXPORTS: tuple[Export, ...] = ("weights", *FORMS)
@@ -74,10 +75,11 @@ def open_run(run_dir: RunDir, writer: str = "review") -> Iterator[OpenRun]:
         table.catalog.close()
 
 
-def questions(run_dir: RunDir, state: str | None = None) -> Questions:
-    """A run, ready to be asked in SQL for as long as the answer is held, as it is now or was when it was pinned under a name."""
+@contextmanager
+def questions(run_dir: RunDir, state: str | None = None) -> Iterator[Questions]:
+    """A run, ready to be asked in SQL for as long as the block lasts, as it is now or was when it was pinned under a name."""
     with open_run(run_dir) as run:
-        return run.questions(state)
+        yield run.questions(state)
 
 
 def verify(run: OpenRun, repair: bool = True, grace_s: float = FSCK_GRACE_S) -> Report:
@@ -164,7 +166,7 @@ def export_answer(run: OpenRun, question: str | None, target: Path, form: Form) 
         UserError: The target is there or can't be written, or the question can't be answered.
         SegmentError: A file that holds rows of the answer is missing or damaged.
     """
-    return export_rows(run.table, run.questions(), EVERYTHING if question is None else question, target, form)
+    return export_rows(run.questions(), EVERYTHING if question is None else question, target, form)
 
 
 def export_version(run: OpenRun, wanted: str, target: Path) -> int:
@@ -176,28 +178,48 @@ def export_version(run: OpenRun, wanted: str, target: Path) -> int:
         target: A folder that is not there yet.
 
     Raises:
-        UserError: The target is there or can't be written, or `wanted` names nothing.
+        UserError: The target is there or can't be written, or `wanted` names no version with files.
         WeightsError: The version has no whole files.
     """
     if target.exists():
         raise UserError(f"{target} is there already", "name a new folder")
-    versions = run.catalog.versions
-    if wanted == "newest":
-        number, folder = newest_complete(run.run_dir, versions.all())
-    elif wanted == "best":
-        number = best_of(run.catalog)
-        folder = fetch(run.run_dir, versions.find(number), number)
-    elif wanted.isdigit():
-        number = int(wanted)
-        folder = fetch(run.run_dir, versions.find(number), number)
-    else:
-        raise UserError(f"--version {wanted}", "a number, `newest` or `best` is right")
-    try:
-        with folder_written_whole(target) as copy:
-            shutil.copytree(folder, copy, dirs_exist_ok=True)
-    except OSError as error:
-        raise no_space(error, target.parent) from None
+    number = _version_number(run, wanted)
+    with _in_use(run, number):
+        known = run.catalog.versions.find(number)
+        if known is None or known.uri is None:
+            stored = [str(version.version) for version in run.catalog.versions.all() if version.uri is not None]
+            raise UserError(f"{run.run_dir.root} has no files of version {number}", f"it has those of {', '.join(stored) or 'none'}")
+        folder = fetch(run.run_dir, known, number)
+        try:
+            with folder_written_whole(target) as copy:
+                for file in folder.iterdir():
+                    shutil.copy2(file, copy / file.name)
+        except OSError as error:
+            raise no_space(error, target.parent) from None
     return number
+
+
+def _version_number(run: OpenRun, wanted: str) -> int:
+    if wanted == "newest":
+        return newest_complete(run.run_dir, run.catalog.versions.all())[0]
+    if wanted == "best":
+        return best_of(run.catalog)
+    if not wanted.isdecimal():
+        raise UserError(f"--version {wanted}", "a number, `newest` or `best` is right")
+    return int(wanted)
+
+
+@contextmanager
+def _in_use(run: OpenRun, version: int) -> Iterator[None]:
+    """Keep a run that goes on from collecting the files of a version for as long as the block lasts."""
+    reader = f"export in {this_process().name}"
+    versions = run.catalog.versions
+    versions.acknowledge(reader, version)
+    try:
+        with heartbeat(lambda: versions.seen(reader), READER_TIMEOUT_S / 4):
+            yield
+    finally:
+        versions.release(reader)
 
 
 def best_of(catalog: Catalog) -> int:
@@ -242,14 +264,17 @@ def _verify_checkpoints(run: OpenRun, report: Report) -> None:
 
 
 def _remove_leftovers(run_dir: RunDir, report: Report, repair: bool, grace_s: float) -> None:
-    """Temporary files and folders of killed trainers; only while nobody trains."""
-    for folder in (run_dir.root, run_dir.weights, run_dir.checkpoints):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if not is_temporary(path.name) or path.stat().st_mtime > time.time() - grace_s:
+    """Temporary files and folders of killed trainers; only while nobody trains. A trainer that begins meanwhile removes them too."""
+    for path in [path for folder in (run_dir.root, run_dir.weights, run_dir.checkpoints) for path in leftovers(folder)]:
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime > time.time() - grace_s:
                 continue
             found = f"{path} is what a killed trainer left"
             if not repair:
                 report.left.append(f"{found}; `rft fsck` without --check mends it")
                 continue
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-            report.repaired.append(f"{found}; deleted")
+            discard(path)
+            if path.exists():
+                report.left.append(f"{found}, and can't be deleted; let this user do that")
+            else:
+                report.repaired.append(f"{found}; deleted")

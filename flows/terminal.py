@@ -96,7 +96,7 @@ def watcher(json_lines: bool) -> Lines | LiveBar:
 
 
 def strict_json(value: Any, indent: int | None = None) -> str:
-    """A value as JSON that every reader takes: what is not a finite number becomes null, and what JSON has no type for its text."""
+    """A value as JSON that every reader takes: what is no finite number becomes null, what JSON has no type for its text."""
     return json.dumps(_finite(value), indent=indent, default=_plain, allow_nan=False)
 
 
@@ -138,7 +138,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key if isinstance(key, str | int | None) else str(_plain(key)): _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 

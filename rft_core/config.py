@@ -181,7 +181,11 @@ class SelectionConfig(ExtensionSpec):
 
 
 class LabelsConfig(Section):
-    """Rewards that come later, from people or models; see `rft label`."""
+    """Rewards that come later, from people or models; see `rft label`.
+
+    A group that gets them late is trained only while it lies no more than `sync.max_staleness` versions behind. A run does not wait for
+    them: what has none when it ends is not used.
+    """
 
     await_each: bool = False
     """True: a group waits for labels when one of its attempts has no reward. False: only when none has one."""
@@ -190,7 +194,7 @@ class LabelsConfig(Section):
     then: Literal["drop", "train_rest"] = "drop"
     """What becomes of it then: it is dropped, or trained with the attempts that have a reward."""
     combine: Literal["newest", "mean"] = "newest"
-    """What counts where labels of one experience differ: the last one, or the mean of each author's last one."""
+    """What counts where labels of one experience differ: the last one, or the mean of each author's last one. The same for a whole run."""
 
 
 class RetentionConfig(Section):
@@ -210,7 +214,8 @@ class TableConfig(Section):
     files: str | None = None
     """Where segments lie: `s3://BUCKET/PREFIX` or another object store, which needs `catalog`; the run's folder if left out."""
     options: dict[str, str] = {}
-    """How to reach that store, as in `{endpoint_override: "http://minio:9000"}`; a value may be `env:NAME`."""
+    """How to reach that store, as in `{endpoint_override: "http://minio:9000"}`; a value may be `env:NAME`, and one that may be a secret
+    must be."""
     retention: RetentionConfig = RetentionConfig()
 
 
@@ -280,7 +285,9 @@ CHANGEABLE_ON_RESUME = (
     "monitor",
     "checkpoint",
     "sync.keep",
-    "labels",
+    "labels.await_each",
+    "labels.deadline_s",
+    "labels.then",
     "table.retention",
     "table.options",
 )

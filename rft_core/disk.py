@@ -44,21 +44,27 @@ def folder_written_whole(path: Path) -> Iterator[Path]:
 
     If `path` is there already the new one replaces it. If the body raises, nothing is left.
     """
-    make_folder(path.parent)
-    unfinished = Path(temporary(str(path.with_name(f".{path.name}"))))
-    unfinished.mkdir()
-    try:
+    with temporary_folder(path) as unfinished:
         yield unfinished
         for file in unfinished.rglob("*"):
             sync(file)
         sync(unfinished)
-    except BaseException:  # whatever the caller raised: it is raised again
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    if path.exists():
-        shutil.rmtree(path)
-    unfinished.rename(path)
+        if path.exists():
+            shutil.rmtree(path)
+        unfinished.rename(path)
     sync(path.parent)
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path`, under a temporary name, for as long as the block lasts. Folders above it are made."""
+    make_folder(path.parent)
+    folder = Path(temporary(str(path.with_name(f".{path.name}"))))
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        discard(folder)
 
 
 def temporary(name: str) -> str:
@@ -71,13 +77,24 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.search(name) is not None
 
 
+def leftovers(folder: Path) -> list[Path]:
+    """The temporary files and folders in a folder: of killed writers, and of those that write now."""
+    return sorted(path for path in folder.iterdir() if is_temporary(path.name)) if folder.is_dir() else []
+
+
+def discard(path: Path) -> None:
+    """Remove a file or folder as far as that is possible; one that is not there is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files and folders that killed writers left. Only for the process that holds the run."""
-    for leftover in folder.glob("*.tmp-*") if folder.exists() else ():
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+    for leftover in leftovers(folder):
+        discard(leftover)
 
 
 def make_folder(folder: Path) -> None:

@@ -1,9 +1,6 @@
 """Publishing the trainer's weights as they are now."""
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
-from rft_core.disk import no_space
+from rft_core.disk import no_space, temporary_folder
 from tasks.session import Session
 
 
@@ -15,9 +12,8 @@ def publish_files(session: Session, version: int) -> None:
     """
     weights = session.run_dir.weights
     try:
-        weights.mkdir(exist_ok=True)
-        with TemporaryDirectory(dir=weights, prefix=".saving.tmp-") as folder:
-            session.policy.save(Path(folder), session.base_folder)
-            session.weights.publish(version, version, Path(folder))
+        with temporary_folder(weights / "saving") as folder:
+            session.policy.save(folder, session.base_folder)
+            session.weights.publish(version, version, folder)
     except OSError as error:
         raise no_space(error, weights) from None

@@ -182,6 +182,13 @@ def test_what_may_change_on_resume_exists() -> None:
         assert at(values, key) != "nothing"
 
 
+def test_what_a_claimed_batch_was_read_with_may_not_change_on_resume() -> None:
+    values = parse(MINIMAL).model_dump(mode="json")
+    for key in ("labels.combine", "operators", "selection", "sync.max_staleness", "table.catalog", "table.files"):
+        assert at(values, key) != "nothing"
+        assert not [may for may in CHANGEABLE_ON_RESUME if key == may or key.startswith(f"{may}.")]
+
+
 def test_validating_looks_at_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     parse({**MINIMAL, "runs_dir": "deep/runs", "model": {"path": "./nowhere"}})

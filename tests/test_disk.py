@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rft_core.disk import file_sha256, folder_written_whole, remove_leftovers, write_whole
+from rft_core.disk import file_sha256, folder_written_whole, leftovers, remove_leftovers, temporary, temporary_folder, write_whole
 from rft_core.errors import UserError
 from tests.disks import full_disk
 
@@ -64,14 +64,22 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (target / "a").read_text() == "second"
 
 
+def test_a_temporary_folder_is_there_while_it_is_needed_and_known_as_a_leftover(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="halfway"), temporary_folder(tmp_path / "deeper" / "saving") as folder:  # noqa: PT012
+        (folder / "model").write_text("torn")
+        assert leftovers(tmp_path / "deeper") == [folder]
+        raise ValueError("halfway")
+    assert names(tmp_path) == {"deeper"}
+
+
 def test_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
-    for name in (".v000001.tmp-12ab", ".saving.tmp-xy"):
-        (tmp_path / name / "inside").mkdir(parents=True)
-    (tmp_path / "a.parquet.tmp-12ab").write_text("")
+    (Path(temporary(str(tmp_path / ".v000001"))) / "inside").mkdir(parents=True)
+    Path(temporary(str(tmp_path / "a.parquet"))).write_text("")
     (tmp_path / "a.parquet").write_text("")
+    (tmp_path / "notes.tmp-mine").write_text("")
     (tmp_path / "v000002").mkdir()
     remove_leftovers(tmp_path)
-    assert names(tmp_path) == {"a.parquet", "v000002"}
+    assert names(tmp_path) == {"a.parquet", "notes.tmp-mine", "v000002"}
     remove_leftovers(tmp_path / "nowhere")
 
 

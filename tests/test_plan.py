@@ -222,6 +222,22 @@ def test_clipping_acts_where_a_batch_is_not_of_the_newest_weights(changes: Recip
     assert expected in derived(recipe(tmp_path, tiny_shape, **changes))["importance ratios"].value
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"labels__deadline_s": 60}, "not trained"),
+        ({"labels__await_each": True, "sync__max_staleness": 0}, "not trained"),
+        ({"labels__deadline_s": 60, "sync__max_staleness": 4}, "trained up to 4 versions after their groups were sampled"),
+        ({"labels__await_each": True, "sync__method": "checkpoint", "sync__interval": 3}, "trained up to 2 versions after"),
+    ],
+)
+def test_what_becomes_of_late_labels_is_said(changes: Recipe, expected: str, tmp_path: Path, tiny_shape: Path) -> None:
+    said = derived(recipe(tmp_path, tiny_shape, **changes))["late labels"]
+    assert said.value.startswith(expected)
+    assert ("set sync.max_staleness" in said.reason) == (expected == "not trained")
+    assert "late labels" not in derived(recipe(tmp_path, tiny_shape))
+
+
 def test_supervised_fine_tuning_has_no_ratios(tmp_path: Path, tiny_shape: Path) -> None:
     values = recipe(tmp_path, tiny_shape, algorithm={"name": "sft"}, rollout__environment={"name": "expert"})
     assert not {"importance ratios", "staleness"} & set(derived(values))

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 
 import pyarrow as pa
 
 from rft_core.buffer import files, schema
 from rft_core.buffer.opening import Table
-from rft_core.buffer.store import remove_tries
+from rft_core.buffer.store import remover_of_tries
 from rft_core.catalog import Part, StoredFile
 from rft_core.config import RetentionConfig
 from rft_core.errors import LostClaimError, SegmentError
@@ -64,7 +63,7 @@ def compact(
         grace_s: Seconds that a file stays after it ended.
     """
     done = Compacted()
-    table.catalog.segments.sweep(WRITER, remove=partial(remove_tries, table.storage))
+    table.catalog.segments.sweep(WRITER, remove=remover_of_tries(table.storage))
     _let_go(table, retention, done)
     idle = [part for part in table.catalog.history.segments() if not part.busy]
     for batch in _batches(idle, _Limits.of(retention, target_bytes)):

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rft_core.buffer import files
-from rft_core.buffer.opening import Table
 from rft_core.buffer.query import Questions
+from rft_core.buffer.values import no_form, plain_values
 from rft_core.disk import folder_written_whole, make_folder, no_space, sync, temporary
-from rft_core.errors import DataError, QueryError, SegmentError, UserError
+from rft_core.errors import DataError, QueryError, UserError
 
 EVERYTHING = "select * from experiences"
 """The question whose answer is every stored row."""
@@ -29,71 +28,55 @@ _JSON_COLUMN = "info"
 """The column of `experiences` that is JSON as text."""
 
 
-def export_rows(table: Table, questions: Questions, question: str, target: Path, form: Form) -> int:
+def export_rows(questions: Questions, question: str, target: Path, form: Form) -> int:
     """Write the answer to a question to a new file or folder, whole or not at all; returns its number of rows.
 
     The answer passes through memory part by part. In `jsonl` maps and `info` are objects, and numbers that are not finite are
-    null; in `datasets` both are JSON features, which come back as objects.
+    null, and what JSON has no type for is its text; in `datasets` both are JSON features, which come back as objects.
 
     Args:
-        table: The table that is asked.
-        questions: Over that table.
+        questions: Over the table that is asked.
         question: In DuckDB's SQL.
         target: A file, or for `datasets` a folder, that is not there yet.
         form: What is written.
 
     Raises:
         UserError: The target is there already, or can't be written.
-        QueryError: The question can't be answered.
+        QueryError: The question can't be answered, or a column of the answer has no such form.
         SegmentError: A file that holds rows of the answer is missing or damaged.
     """
     if target.exists():
         raise UserError(f"{target} is there already", "name a new one")
-    columns, parts = _asked(table, questions, question)
+    columns, parts = questions.batches(question)
     try:
         return _WRITERS[form](target, columns, parts)
     except OSError as error:
         raise no_space(error, target.parent) from None
 
 
-def _asked(table: Table, questions: Questions, question: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The columns of an answer, and its parts."""
-    reader = questions.batches(question)
-    if questions.damaged:
-        uri, problem = next(iter(questions.damaged.items()))
-        raise SegmentError(f"{uri} of {table.storage.url} {problem}, so nothing was written", "`rft fsck` lists all that is damaged")
-    twice = sorted({name for name in reader.schema.names if reader.schema.names.count(name) > 1})
-    if twice:
-        raise QueryError(f"the answer has more than one column {twice[0]}", "give each a name of its own, as in `select a.x as a_x`")
-    return reader.schema, _parts(table, reader)
-
-
-def _parts(table: Table, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    while True:
-        try:
-            part = reader.read_next_batch()
-        except StopIteration:
-            return
-        except (OSError, pa.ArrowException) as error:
-            _raise_damage(table)
-            raise QueryError(str(error).splitlines()[0], "the question could be asked, and failed half-way; nothing was written") from None
-        yield part
-
-
-def _raise_damage(table: Table) -> None:
-    """Verify every file, after an answer broke off: a damaged one is what there is to say."""
-    segments = table.catalog.segments
-    for file in [*(file for _, file in segments.files()), *(file for *_, file in segments.overlay_files())]:
-        files.read(table.storage, file)
-
-
 def _write_parquet(target: Path, columns: pa.Schema, parts: Iterator[pa.RecordBatch]) -> int:
     num_rows = 0
-    with _file_written_whole(target) as path, pq.ParquetWriter(path, columns, compression="zstd") as writer:
-        for part in parts:
-            writer.write_batch(part)
-            num_rows += part.num_rows
+    part: pa.RecordBatch | None = None
+    try:
+        with _file_written_whole(target) as path, pq.ParquetWriter(path, columns, compression="zstd") as writer:
+            for part in parts:
+                writer.write_batch(part)
+                num_rows += part.num_rows
+    except pa.ArrowException as error:
+        raise _not_parquet(columns, part, error) from None
     return num_rows
+
+
+def _not_parquet(columns: pa.Schema, part: pa.RecordBatch | None, error: pa.ArrowException) -> QueryError:
+    """Names the column that Parquet does not take: Arrow does not say which one it is."""
+    for column in columns:
+        try:
+            with pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([column])) as writer:
+                if part is not None:
+                    writer.write_batch(part.select([column.name]))
+        except pa.ArrowException as found:
+            return no_form(column.name, column.type, found)
+    return QueryError(f"Parquet does not take the answer ({error})", "ask for fewer columns")
 
 
 def _write_jsonl(target: Path, columns: pa.Schema, parts: Iterator[pa.RecordBatch]) -> int:
@@ -114,6 +97,11 @@ def _write_datasets(target: Path, columns: pa.Schema, parts: Iterator[pa.RecordB
     except ImportError as error:
         raise DataError(f"--as datasets needs the package `datasets` ({error})", "pip install datasets") from None
     schema = pa.schema([pa.field(column.name, pa.json_()) if _is_json(column) else column for column in columns])
+    for column in schema:
+        try:
+            datasets.Features.from_arrow_schema(pa.schema([column]))
+        except ValueError as error:
+            raise no_form(column.name, column.type, error) from None
     make_folder(target.parent)
     streamed = Path(temporary(str(target.with_name(f".{target.name}.rows"))))
     try:
@@ -171,7 +159,7 @@ def _json_texts(column: pa.Array, name: str) -> list[str]:
     """The JSON of each value of a column."""
     if pa.types.is_list(column.type) and _is_plain(column.type.value_type):
         return _lists_as_json(column)
-    values = column.to_pylist(maps_as_pydicts="strict")
+    values = plain_values(column, name)
     if name == _JSON_COLUMN and pa.types.is_string(column.type):
         values = [None if value is None else _object(value) for value in values]
     return [_json(value) for value in values]
@@ -214,14 +202,14 @@ def _json(value: Any) -> str:
     """A value as JSON that every reader takes."""
     try:
         return _ENCODER.encode(value)
-    except ValueError:
+    except (TypeError, ValueError):
         return _ENCODER.encode(_finite(value))
 
 
 def _finite(value: Any) -> Any:
-    """The same value with null in the place of numbers that are not finite."""
+    """The same value with null in the place of numbers that are not finite, and with keys that JSON has."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key if isinstance(key, str | int) else str(_plain(key)): _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list) else value

@@ -56,9 +56,12 @@ def read(storage: Storage, file: StoredFile) -> pa.Table:
     except FileNotFoundError:
         raise missing(storage, file.uri) from None
     problem = damage(content, file)
-    if problem:
-        raise SegmentError(f"{file.uri} of {storage.url} {problem}", "restore it from a copy; `rft fsck` lists all that is damaged")
-    return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=content.size > THREADED_BYTES)
+    if not problem:
+        try:
+            return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=content.size > THREADED_BYTES)
+        except (pa.ArrowException, OSError) as error:  # Arrow's own errors of a torn file are both
+            problem = unreadable(error)
+    raise SegmentError(f"{file.uri} of {storage.url} {problem}", "restore it from a copy; `rft fsck` lists all that is damaged")
 
 
 def read_segment(storage: Storage, file: StoredFile) -> pa.Table:
@@ -87,6 +90,11 @@ def segments_as_one(stored: Sequence[StoredFile], tables: Sequence[pa.Table]) ->
 def missing(storage: Storage, uri: str) -> SegmentError:
     """The error for a file that is not there."""
     return SegmentError(f"{uri} of {storage.url} {MISSING}", "the catalog holds it as written: restore it from a copy")
+
+
+def unreadable(error: Exception) -> str:
+    """What is wrong with a file that Arrow can't make a table of."""
+    return f"can't be read ({(str(error) or type(error).__name__).splitlines()[0]})"
 
 
 def other_size(found: int, file: StoredFile) -> str:

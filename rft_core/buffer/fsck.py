@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from rft_core.buffer import files, schema
 from rft_core.buffer.opening import Table
-from rft_core.buffer.store import remove_tries
+from rft_core.buffer.store import remover_of_tries
 from rft_core.catalog import FileRow
 from rft_core.errors import SegmentError
 from rft_core.run_dir import EVALUATIONS, OVERLAYS, SEGMENTS
@@ -74,6 +74,7 @@ class _Fsck:
         self._repair = repair
         self._grace_s = grace_s
         self._redo_from = redo_from
+        self._remove_tries = remover_of_tries(table.storage)
         self._ids = _Ids()
         self.report = Report()
 
@@ -94,8 +95,7 @@ class _Fsck:
                 "it is another run's, or was emptied: restore it from a copy"
             )
             unknown = {}
-        for uri in unknown:
-            self._unknown(uri)
+        self.report.left += map(self._unknown, unknown)
         for folder in _FOLDERS:
             for uri in [uri for uri, stat in self._storage.leftovers(folder).items() if self._is_old(stat)]:
                 self._mend(f"{uri} is what a killed writer left", "deleted", partial(self._storage.delete, uri))
@@ -104,7 +104,7 @@ class _Fsck:
             self._mend(f"{overdue} leases are of explorers that are not heard of any more", "expired", self._catalog.leases.expire_overdue)
 
     def _take_back(self, uri: str) -> None:
-        self._mend(f"{uri} was announced and never became part of the table", "taken back", partial(remove_tries, self._storage, uri))
+        self._mend(f"{uri} was announced and never became part of the table", "taken back", partial(self._remove_tries, uri))
 
     def ended(self) -> None:
         """Files that are no part of the table any more, and that no state in use needs."""
@@ -165,14 +165,18 @@ class _Fsck:
         self._storage.delete(uri)
         self._catalog.history.collected(name, [key])
 
-    def _unknown(self, uri: str) -> None:
+    def _unknown(self, uri: str) -> str:
+        """What is said of a file that is in no state of this catalog, and was not announced.
+
+        It stays. What killed writers leave was announced, so another state of the catalog most likely knows it: it is newer than a copy of
+        the catalog that was restored. A writer leaves one only if it is so slow that its intent is swept, and is then killed as well.
+        """
         if not uri.endswith(".parquet"):
-            self.report.left.append(f"{uri} is no file of the table; move it elsewhere")
-        elif uri.startswith(SEGMENTS) and (lease := self._unknown_lease(uri)) is not None:
+            return f"{uri} is no file of the table; move it elsewhere"
+        if uri.startswith(SEGMENTS) and (lease := self._unknown_lease(uri)) is not None:
             found = f"{uri} is not in the catalog, and holds rows of lease {lease}, which is not there either"
-            self.report.left.append(f"{found}; the catalog is older than it: restore a newer copy, or move the file elsewhere")
-        else:
-            self._mend(f"{uri} is a file that nothing knows", "deleted", partial(self._storage.delete, uri))
+            return f"{found}; the catalog is older than it: restore a newer copy, or move the file elsewhere"
+        return f"{uri} is not in the catalog; if that was restored from a copy, restore a newer one, else move the file elsewhere"
 
     def _unknown_lease(self, uri: str) -> str | None:
         """A lease that a file holds rows of and the catalog does not know: no writer of this catalog made that file."""
@@ -212,7 +216,7 @@ class _Fsck:
         except SegmentError as error:
             return str(error)
         except (pa.ArrowException, OSError) as error:
-            return f"{row.file.uri} can't be read ({str(error).splitlines()[0]}); {_COPY}"
+            return f"{row.file.uri} {files.unreadable(error)}; {_COPY}"
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         return f"{row.file.uri}: {', '.join(found[:_SHOWN])}{more}; {_ONE_COPY}" if found else None
 
@@ -256,7 +260,10 @@ class _Fsck:
             return []
         where: dict[str, list[str]] = {}
         for _, file in self._catalog.segments.files():
-            ids = pq.read_table(pa.BufferReader(self._storage.read(file.uri)), columns=["experience_id"])["experience_id"]
+            try:
+                ids = files.read_segment(self._storage, file)["experience_id"]
+            except SegmentError:
+                continue  # it is among what is left already
             for position in np.flatnonzero(np.isin(_hashes(ids), suspects)):
                 where.setdefault(ids[int(position)].as_py(), []).append(file.uri)
         return [f"{twice} is in {', '.join(uris)}" for twice, uris in sorted(where.items()) if len(uris) > 1]

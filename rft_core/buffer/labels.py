@@ -3,13 +3,14 @@
 import json
 import math
 import reprlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 from rft_core.buffer.forms import clean_text
+from rft_core.catalog import REWARD
 from rft_core.errors import DataError
 from rft_core.types import digest
 
@@ -24,11 +25,12 @@ class LabelLine:
     line: int
     """From 1."""
     key: str
-    """Names the line by all that stands up to it: the same file again changes nothing, and one that has grown brings what is new."""
+    """Names the label by all that it says, and by how often its file said just that before: the same file again changes nothing, and one
+    that was edited or has grown brings what is new. What is said in another file is the same label, unless its note differs."""
     experience_id: str
     value: float
     author: str
-    field: str = "reward"
+    field: str = REWARD
     note: str = ""
 
 
@@ -61,11 +63,14 @@ def read_labels(path: Path, author: str | None = None) -> list[LabelLine]:
         raise DataError(f"no labels at {path} ({error.strerror})", "name a JSONL file, one label a line") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start})", "a JSONL file, one label a line, is right") from None
-    so_far, found = sha256(), []
+    found: list[LabelLine] = []
+    times: Counter[tuple[tuple[str, Any], ...]] = Counter()
     for number, text in enumerate(lines, start=1):
         if text.strip():
-            so_far.update(f"{text.strip()}\n".encode())
-            found.append(_label(text, number, so_far.hexdigest(), f"{path} line {number}", author))
+            said = _said(text, f"{path} line {number}", author)
+            same = tuple(said.items())
+            times[same] += 1
+            found.append(LabelLine(number, digest("label", *same, times[same]), **said))
     if not found:
         raise DataError(
             f"{path} holds no labels", 'one JSON object a line is right, as in {"experience_id": "...", "value": 1, "author": "ada"}'
@@ -73,7 +78,8 @@ def read_labels(path: Path, author: str | None = None) -> list[LabelLine]:
     return found
 
 
-def _label(text: str, number: int, up_to_here: str, where: str, author: str | None) -> LabelLine:
+def _said(text: str, where: str, author: str | None) -> dict[str, Any]:
+    """All that a line says, what it leaves out included."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -87,9 +93,8 @@ def _label(text: str, number: int, up_to_here: str, where: str, author: str | No
         raise DataError(f"{where} has no experience_id", "every label is of one experience; `rft sql` shows their ids")
     if "value" not in values:
         raise DataError(f"{where} has no value", "a finite number is right, or true or false")
-    given = {"author": author} | {key: values[key] for key in ("experience_id", "author", "field", "note") if key in values}
-    texts = {key: _text(key, value, where) for key, value in given.items()}
-    return LabelLine(number, digest("label", up_to_here, texts["author"]), value=_number(values["value"], where), **texts)
+    given = {"experience_id": "", "author": author, "field": REWARD, "note": ""} | values
+    return {key: _number(value, where) if key == "value" else _text(key, value, where) for key, value in given.items()}
 
 
 def _text(key: str, value: Any, where: str) -> str:

@@ -1,6 +1,5 @@
 """Opening the table of a run: its catalog, the place of its files, and the terms on which it takes rows."""
 
-import os
 from dataclasses import dataclass
 
 from rft_core.buffer.selection import Selector, selectors
@@ -9,7 +8,10 @@ from rft_core.catalog import Catalog
 from rft_core.config import RunConfig, TableConfig
 from rft_core.errors import ConfigError, UserError
 from rft_core.run_dir import RunDir
-from rft_core.storage import Storage, open_storage
+from rft_core.storage import Storage, check_place, open_storage
+from rft_core.variables import revealed, variable_of
+
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,6 @@ def open_table(run_dir: RunDir, config: RunConfig, pipeline: str | None, writer:
     Raises:
         UserError: The catalog or the place of the files can't be opened; names what is missing, and nothing secret.
     """
-    catalog = open_catalog(run_dir, config.table)
     storage = open_files(run_dir, config.table)
     spec = config.selection
     selector = selectors.build(spec.name, spec.args, "selection")
@@ -48,6 +49,7 @@ def open_table(run_dir: RunDir, config: RunConfig, pipeline: str | None, writer:
         then=config.labels.then,
         combine=config.labels.combine,
     )
+    catalog = open_catalog(run_dir, config.table)  # last: nothing after it fails, and leaves it open
     return Table(catalog, storage, ExperienceStore(storage, catalog, terms), selector)
 
 
@@ -55,11 +57,16 @@ def open_catalog(run_dir: RunDir, config: TableConfig) -> Catalog:
     """The catalog of a run.
 
     Raises:
+        ConfigError: The environment variable that the recipe names is not set, or holds no address of PostgreSQL.
         RunError: It can't be opened.
     """
     if config.catalog is None:
         return Catalog(f"sqlite:///{run_dir.catalog_file}")
-    return Catalog(_revealed("table.catalog", config.catalog), f"tidemill_{run_dir.run_id}")
+    url = revealed("table.catalog", config.catalog)
+    if not url.startswith(_POSTGRES):  # a SQLite file would be one for all runs: it has no room for each
+        shown = config.catalog.partition("://")[0]
+        raise ConfigError("table.catalog", shown, "it must be postgresql://USER:PASSWORD@HOST/DATABASE, in a variable too")
+    return Catalog(url, f"tidemill_{run_dir.run_id}")
 
 
 def open_files(run_dir: RunDir, config: TableConfig) -> Storage:
@@ -85,8 +92,8 @@ def check_places(config: TableConfig) -> None:
         ConfigError: Names the key; shows no password.
     """
     catalog = config.catalog
-    if catalog is not None and not catalog.startswith("env:"):
-        if not catalog.startswith(("postgresql://", "postgres://")):
+    if catalog is not None and variable_of(catalog) is None:
+        if not catalog.startswith(_POSTGRES):
             raise ConfigError(
                 "table.catalog", catalog.partition("://")[0], "postgresql://USER@HOST/DATABASE, env:NAME, or nothing for SQLite"
             )
@@ -94,16 +101,13 @@ def check_places(config: TableConfig) -> None:
             raise ConfigError(
                 "table.catalog", "an address with a password in it", "recipes are shown to people: put it in a variable, env:NAME"
             )
-    if config.files is not None and "://" in config.files and not config.files.startswith("file://") and catalog is None:
-        store = f"{config.files.partition('://')[0]}://…"  # what follows may hold a password
-        raise ConfigError("table.files", store, "files in an object store need table.catalog: a SQLite file serves one machine")
-
-
-def _revealed(key: str, value: str) -> str:
-    """A value of the recipe, or of the environment where it says `env:NAME`."""
-    if not value.startswith("env:"):
-        return value
-    found = os.environ.get(value.removeprefix("env:"))
-    if not found:
-        raise UserError(f"{key} is {value}, and the environment has no {value.removeprefix('env:')}", "set it where this command runs")
-    return found
+    if config.files is None:
+        if config.options:
+            raise ConfigError("table.options", sorted(config.options), "they are those of a store, and table.files names none")
+        return
+    try:
+        in_store = check_place(config.files, config.options)
+    except UserError as error:
+        raise ConfigError("table.files", error.found, error.remedy) from None
+    if in_store and catalog is None:
+        raise ConfigError("table.files", config.files, "files in an object store need table.catalog: a SQLite file serves one machine")

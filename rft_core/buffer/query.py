@@ -1,8 +1,9 @@
 """Questions in SQL over a run: DuckDB, in memory, over the segments and the catalog."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -12,31 +13,13 @@ import pyarrow.dataset as pads
 from rft_core.buffer import files, schema
 from rft_core.buffer.labels import Combine
 from rft_core.buffer.scan import Numbered, Scan
+from rft_core.buffer.views import DERIVED, DERIVED_AT_A_STATE, LABELLED, STATE_VIEWS, VIEWS
 from rft_core.catalog import Catalog
-from rft_core.errors import QueryError
+from rft_core.errors import QueryError, SegmentError
 from rft_core.run_dir import EVALUATIONS, OVERLAYS, SEGMENTS
 from rft_core.storage import Storage
 
-VIEWS = {
-    "experiences": "every stored row, with the `step` it was sampled for, its group's `fate`, what was said of it since "
-    "(`labelled_reward`), and what the run's pipeline made of it: `shaped_reward`, `dropped_by`, `drop_reason`",
-    "attempts": "the last row of each attempt that did not fail, with `final_reward`: shaped, else labelled, else raw",
-    "groups": "one row a group: task, step, size, status, reason, what it waits for, priority, uses, the step that trained it first",
-    "leases": "one row a lease, as issued",
-    "fates": "one row a lease with its one fate",
-    "ledger": "one row a fate: how many leases have it; they add up to the leases issued",
-    "labels": "one row a label: what an author said of an experience, its newest version last",
-    "supervised": "the rows that experts and people wrote: what supervised fine-tuning learns from",
-    "preferences": "one row a group whose attempts differ: the best answer `chosen`, the worst `rejected`",
-    "steps": "one row a committed step: status, version, checkpoint, times, and `metrics` as JSON",
-    "claims": "one row a step: its batch, the state that it is read at, and what was left out, by reason",
-    "evaluations": "one row a scored version of a held-out set, `metrics` as JSON",
-    "answers": "one row a scored answer to a held-out task",
-    "weights": "one row a version",
-    "segments": "one row a file of experiences",
-    "snapshots": "one row a pinned state of the table",
-}
-"""What `rft sql` can be asked about."""
+T = TypeVar("T")
 
 _ARROW: dict[type, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64()}
 _COLUMNS = {
@@ -55,54 +38,8 @@ _MISTAKES = (
     duckdb.PermissionException,
 )
 """Errors that are in a question: no damaged file causes them."""
-
-_LABELLED = {
-    "newest": "select experience_id, arg_max(value, sequence) as labelled_reward from labels where field = 'reward' group by 1",
-    "mean": "select experience_id, favg(last) as labelled_reward from (select experience_id, author, arg_max(value, sequence) as last "
-    "from labels where field = 'reward' group by 1, 2) group by 1",
-}
-"""The label of the reward that counts, by experience; as in `rft_core.buffer.labels.combined`."""
-
-_SHAPED = """
-select experience_id, unnest(arg_max({shaped_reward: shaped_reward, dropped_by: dropped_by, drop_reason: drop_reason}, sequence))
-from _overlay group by 1"""
-
-_DERIVED = {
-    "_shaped": (_SHAPED, ("_overlay",)),
-    "experiences": (
-        """
-select e.*, g.step, g.slot, f.fate, l.labelled_reward, o.shaped_reward, o.dropped_by, o.drop_reason
-from _stored e join groups g using (group_id) join fates f on f.lease_id = e.lease_id
-left join _labelled l on l.experience_id = e.experience_id
-left join _shaped o on o.experience_id = e.experience_id""",
-        ("_stored", "groups", "fates", "_labelled", "_shaped"),
-    ),
-    "attempts": (
-        """
-with told as (
-    select * replace (last_value(labelled_reward ignore nulls) over attempt_rows as labelled_reward),
-           turn_index = max(turn_index) over attempt_rows as is_last
-    from experiences
-    window attempt_rows as (
-        partition by group_id, attempt order by turn_index rows between unbounded preceding and unbounded following))
-select * exclude (is_last), coalesce(shaped_reward, labelled_reward, reward) as final_reward from told where is_last and error is null""",
-        ("experiences",),
-    ),
-    "supervised": ("select * from experiences where source in ('expert', 'human') and error is null", ("experiences",)),
-    "preferences": (
-        """
-with ranked as (
-    select *, row_number() over (partition by group_id order by final_reward desc, attempt) as best,
-           row_number() over (partition by group_id order by final_reward, attempt desc) as worst
-    from attempts where final_reward is not null and dropped_by is null)
-select c.group_id, c.task_id, c.step, c.prompt_text, c.response_text as chosen, r.response_text as rejected,
-       c.experience_id as chosen_id, r.experience_id as rejected_id, c.tokens as chosen_tokens, r.tokens as rejected_tokens,
-       c.prompt_length, c.final_reward - r.final_reward as margin
-from ranked c join ranked r using (group_id) where c.best = 1 and r.worst = 1 and c.final_reward > r.final_reward""",
-        ("attempts",),
-    ),
-}
-"""Views over other relations: what they are, and what they ask."""
+_FAILURES = (duckdb.Error, OSError, pa.ArrowException)
+"""How a question fails: the last two are what a reader of record batches makes of DuckDB's own."""
 
 
 class Questions:
@@ -115,7 +52,7 @@ class Questions:
         catalog: Its catalog.
         pipeline: The version of the run's own pipeline, whose overlays `experiences` shows; null for none.
         combine: What counts where labels of one experience differ.
-        at: Sequence number of the state whose rows, labels and overlays are shown; what became of them is always as it is now.
+        at: Sequence number of the state that is asked: it has `STATE_VIEWS` alone, and `experiences` has no `fate` there.
     """
 
     def __init__(
@@ -136,35 +73,27 @@ class Questions:
         """Answer a question; a statement that has no answer gives an empty table.
 
         Raises:
-            QueryError: DuckDB's message, with its position.
+            QueryError: DuckDB's message, with its position; or the answer has two columns of one name.
         """
         self._prepare(question)
-        try:
-            return self._answer(question)
-        except duckdb.Error as error:
-            if isinstance(error, _MISTAKES) or not self._look_again():
-                raise _refused(self._connection, question, error) from None
-        try:
-            return self._answer(question)
-        except duckdb.Error as error:
-            raise _refused(self._connection, question, error) from None
+        return self._retried(question, lambda: self._answer(question))
 
-    def batches(self, question: str, rows: int = 10_000) -> pa.RecordBatchReader:
+    def batches(self, question: str, rows: int = 10_000) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The answer to a question part by part, for answers that don't fit into memory.
 
-        What is wrong with a file shows at the latest when its part is read: the reader raises OSError then, and the answer is not whole.
+        What is wrong with a file may show only when its part is read; the parts before are no whole answer then.
+
+        Returns:
+            The columns, and the parts, which raise as this does.
 
         Raises:
-            QueryError: DuckDB's message, with its position.
+            QueryError: DuckDB's message, with its position; or the answer has two columns of one name.
+            SegmentError: A file that the question asks is missing or damaged.
         """
         self._prepare(question)
-        try:
-            answer = self._connection.sql(question)
-            if answer is None:
-                raise QueryError("the question has no answer", "a `select` is right")
-            return answer.to_arrow_reader(rows)
-        except duckdb.Error as error:
-            raise _refused(self._connection, question, error) from None
+        reader, first = self._retried(question, lambda: self._begin(question, rows))
+        self._require_whole()
+        return reader.schema, self._parts(question, reader, first)
 
     def groups_where(self, condition: str) -> set[str]:
         """Ids of the groups with at least one row that a condition holds for.
@@ -183,29 +112,81 @@ class Questions:
         answer = self.ask("select experience_id, group_id from experiences semi join _wanted using (experience_id)")
         return dict(zip(answer["experience_id"].to_pylist(), answer["group_id"].to_pylist(), strict=True))
 
-    def _answer(self, question: str) -> pa.Table:
+    def _relation(self, question: str) -> duckdb.DuckDBPyRelation | None:
         answer = self._connection.sql(question)
+        names = [] if answer is None else answer.columns
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise QueryError(f"the answer has more than one column {twice[0]}", "give each a name of its own, as in `select a.x as a_x`")
+        return answer
+
+    def _answer(self, question: str) -> pa.Table:
+        answer = self._relation(question)
         return pa.table({}) if answer is None else answer.to_arrow_table()
+
+    def _begin(self, question: str, rows: int) -> tuple[pa.RecordBatchReader, pa.RecordBatch | None]:
+        """An answer as far as its first part; null if it has none."""
+        answer = self._relation(question)
+        if answer is None:
+            raise QueryError("the question has no answer", "a `select` is right")
+        reader = answer.to_arrow_reader(rows)
+        return reader, _next_of(reader)
+
+    def _parts(self, question: str, reader: pa.RecordBatchReader, first: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
+        part = first
+        while part is not None:
+            yield part
+            try:
+                part = _next_of(reader)
+            except _FAILURES as error:
+                if self._look_again():
+                    self._require_whole()
+                    raise QueryError("files were merged and deleted while their rows were read", "ask again") from None
+                raise self._refused(question, error) from None
+
+    def _retried(self, question: str, answer: Callable[[], T]) -> T:
+        """An answer; where it fails over files that are damaged or were merged meanwhile, that of the files without them."""
+        try:
+            return answer()
+        except _FAILURES as error:
+            if isinstance(error, _MISTAKES) or not self._look_again():
+                raise self._refused(question, error) from None
+        try:
+            return answer()
+        except _FAILURES as error:
+            raise self._refused(question, error) from None
+
+    def _refused(self, question: str, error: Exception) -> QueryError:
+        if self._at is None:
+            return _refused(self._connection, question, error)
+        remedy = f"a pinned state has the views {', '.join(STATE_VIEWS)}, and none of them has `fate`: all else is known as it is now only"
+        return _refused(self._connection, question, error, remedy)
+
+    def _require_whole(self) -> None:
+        for uri, problem in self.damaged.items():
+            raise SegmentError(f"{uri} of {self._storage.url} {problem}, and the answer asks it", "`rft fsck` lists all that is damaged")
 
     def _prepare(self, question: str) -> None:
         """Register what a question names; all of it where it names nothing, as in `show tables`."""
         if not question.strip():
-            raise QueryError("the question is empty", f"the views are {', '.join(VIEWS)}")
+            raise QueryError("the question is empty", _VIEWS_ARE)
         words = set(re.findall(r"[a-z_]+", question.lower()))
-        for name in words & VIEWS.keys() or VIEWS.keys():
+        views = set(VIEWS if self._at is None else STATE_VIEWS)
+        for name in words & views or views:
             self._need(name)
 
     def _need(self, name: str) -> None:
         if name in self._registered:
             return
-        if name in _DERIVED:
-            definition, needs = _DERIVED[name]
+        derived = DERIVED if self._at is None else DERIVED_AT_A_STATE
+        if name in derived:
+            definition, needs = derived[name]
             for need in needs:
                 self._need(need)
             self._connection.execute(f"create view {name} as {definition}")
         elif name == "_labelled":
             self._need("labels")
-            self._connection.execute(f"create view _labelled as {_LABELLED[self._combine]}")
+            self._connection.execute(f"create view _labelled as {LABELLED[self._combine]}")
         else:
             self._connection.register(name, self._source(name))
         self._registered.add(name)
@@ -216,7 +197,7 @@ class Questions:
             listed = partial(self._listed, name)
             scan = self._scans[name] = Scan(self._storage, _FOLDERS[name], _COLUMNS[name], listed, self.damaged)
             return scan.relation()
-        relation = _arrow(self._catalog, name)
+        relation = _arrow(self._catalog, "groups" if name == "_slots" else name)
         return relation.filter(pc.field("sequence") <= self._at) if name == "labels" and self._at is not None else relation
 
     def _listed(self, name: str) -> list[Numbered]:
@@ -284,14 +265,24 @@ def _connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _refused(connection: duckdb.DuckDBPyConnection, question: str, error: duckdb.Error) -> QueryError:
+_VIEWS_ARE = f"the views are {', '.join(VIEWS)}"
+
+
+def _refused(connection: duckdb.DuckDBPyConnection, question: str, error: Exception, remedy: str = _VIEWS_ARE) -> QueryError:
     """DuckDB's message. It leaves the position out when it makes a relation of a question, and not when it executes it."""
     if isinstance(error, duckdb.BinderException | duckdb.CatalogException) and len(connection.extract_statements(question)) == 1:
         try:
             connection.execute(question)
         except duckdb.Error as located:
             error = located
-    return QueryError(str(error).strip(), f"the views are {', '.join(VIEWS)}")
+    return QueryError(str(error).strip(), remedy)
+
+
+def _next_of(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    try:
+        return reader.read_next_batch()
+    except StopIteration:
+        return None
 
 
 def _arrow(catalog: Catalog, name: str) -> pa.Table:

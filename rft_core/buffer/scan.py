@@ -1,6 +1,6 @@
 """Many files as one relation that DuckDB can ask. What is damaged is left out of it, and named."""
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -9,7 +9,7 @@ import pyarrow.dataset as pads
 
 from rft_core.buffer import files
 from rft_core.catalog import StoredFile
-from rft_core.storage import Storage
+from rft_core.storage import Stat, Storage
 
 _PARQUET = pads.ParquetFileFormat(default_fragment_scan_options=pads.ParquetFragmentScanOptions(page_checksum_verification=True))
 _READERS = 16
@@ -17,6 +17,22 @@ _READERS = 16
 
 Numbered = tuple[int, StoredFile]
 """A file, and the sequence number under which it became part of the table."""
+
+
+def amiss(storage: Storage, folder: str, listed: Callable[[], Sequence[StoredFile]]) -> dict[str, str]:
+    """The files that are missing or have another size, by URI, with what is wrong with them: seen without reading any.
+
+    Args:
+        storage: Where the files are.
+        folder: That they lie in.
+        listed: Tells which files they are now. They are looked for after that, and it is asked again when some seem to be missing:
+            a run may append meanwhile, and a compaction delete what it merged.
+    """
+    asked = listed()
+    there = storage.files(folder) if asked else {}
+    found = {file.uri: problem for file in asked if (problem := _amiss(there, file)) is not None}
+    still = {file.uri for file in listed()} if found else set()
+    return {uri: problem for uri, problem in found.items() if uri in still}
 
 
 class Scan:
@@ -79,10 +95,9 @@ class Scan:
         problems: dict[str, str] = {}
         good: list[Numbered] = []
         for number, file in listed:
-            if file.uri not in there:
-                problems[file.uri] = files.MISSING
-            elif file.bytes and there[file.uri].bytes != file.bytes:
-                problems[file.uri] = files.other_size(there[file.uri].bytes, file)
+            problem = _amiss(there, file)
+            if problem is not None:
+                problems[file.uri] = problem
             elif file.uri not in self._damaged:
                 good.append((number, file))
         fragments = self._fragments(good)
@@ -133,3 +148,11 @@ class Scan:
             return files.damage(self._storage.read(file.uri), file)
         except FileNotFoundError:
             return files.MISSING
+
+
+def _amiss(there: Mapping[str, Stat], file: StoredFile) -> str | None:
+    """What is wrong with a file as far as a listing of its folder tells; null if nothing is."""
+    if file.uri not in there:
+        return files.MISSING
+    found = there[file.uri].bytes
+    return files.other_size(found, file) if file.bytes and found != file.bytes else None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, Literal
 
@@ -226,7 +226,7 @@ class ExperienceStore:
 
     def sweep(self) -> None:
         """Remove what killed writers left: the intents of this one's name and those that are too old, and their files after."""
-        self._catalog.segments.sweep(self.terms.writer, remove=partial(remove_tries, self._storage))
+        self._catalog.segments.sweep(self.terms.writer, remove=remover_of_tries(self._storage))
 
     def _new_group(self, group: list[Experience]) -> NewGroup:
         attempts = [list(attempt) for _, attempt in groupby(group, key=lambda row: row.attempt)]
@@ -298,12 +298,17 @@ def _batches(stored: Sequence[StoredFile]) -> Iterator[list[StoredFile]]:
         yield batch
 
 
-def remove_tries(storage: Storage, uri: str) -> None:
-    """Remove a file that was never committed, and what a killed writer left of it."""
-    storage.delete(uri)
-    for leftover in storage.leftovers(uri.rpartition("/")[0]):
-        if leftover.startswith(f"{uri}."):
-            storage.delete(leftover)
+def remover_of_tries(storage: Storage) -> Callable[[str], None]:
+    """For one sweep, what removes a file that was never committed, and what a killed writer left of it. It lists a folder once."""
+    leftovers = cache(lambda folder: list(storage.leftovers(folder)))
+
+    def remove(uri: str) -> None:
+        storage.delete(uri)
+        for leftover in leftovers(uri.rpartition("/")[0]):
+            if leftover.startswith(f"{uri}."):
+                storage.delete(leftover)
+
+    return remove
 
 
 def read_answers(storage: Storage, uri: str, sha256: str | None = None) -> list[dict[str, Any]]:
@@ -317,10 +322,7 @@ def read_answers(storage: Storage, uri: str, sha256: str | None = None) -> list[
     Raises:
         SegmentError: The file is missing, torn or altered.
     """
-    try:
-        answers: list[dict[str, Any]] = files.read(storage, StoredFile(uri, 0, 0, sha256 or "")).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise SegmentError(f"{uri} of {storage.url} can't be read ({str(error).splitlines()[0]})", "score that version again") from None
+    answers: list[dict[str, Any]] = files.read(storage, StoredFile(uri, 0, 0, sha256 or "")).to_pylist()
     return answers
 
 

@@ -6,11 +6,9 @@ import shlex
 from pathlib import Path
 
 from rft_core.config import MonitorConfig
-from rft_core.errors import ConfigError
+from rft_core.variables import revealed, variable_of
 
 SQLITE = "sqlite:///"
-_ENV = "env:"
-"""Before the name of the environment variable that holds a value which must not be written down."""
 
 
 def uri_of(config: MonitorConfig, runs_dir: Path) -> str:
@@ -19,12 +17,7 @@ def uri_of(config: MonitorConfig, runs_dir: Path) -> str:
     Raises:
         ConfigError: The recipe names an environment variable that is not set.
     """
-    configured = config.tracking_uri
-    variable = _variable(config)
-    if variable is not None:
-        configured = os.environ.get(variable)
-        if not configured:
-            raise ConfigError("monitor.tracking_uri", config.tracking_uri, f"the environment variable {variable!r} must be set here")
+    configured = revealed("monitor.tracking_uri", config.tracking_uri or "")
     return configured or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{runs_dir.resolve() / 'mlflow.db'}"
 
 
@@ -59,7 +52,7 @@ def review_command(config: MonitorConfig, runs_dir: Path, mlflow: str = "mlflow"
     shown = without_secrets(uri)
     if is_server(uri):
         return shown
-    variable = _variable(config) or (None if config.tracking_uri else "MLFLOW_TRACKING_URI")
+    variable = variable_of(config.tracking_uri or "") or (None if config.tracking_uri else "MLFLOW_TRACKING_URI")
     return f"{mlflow} ui --backend-store-uri " + (
         shlex.quote(uri) if shown == uri else f'"${variable}"' if variable else shlex.quote(shown)
     )
@@ -68,8 +61,3 @@ def review_command(config: MonitorConfig, runs_dir: Path, mlflow: str = "mlflow"
 def without_secrets(text: str) -> str:
     """A text with what stands before the `@` of addresses masked: `//user:***@host`, or `//***@host` where that is a token."""
     return re.sub(r"://(?:([^\s/:@]*:)[^\s/]*|[^\s/]+)@", lambda found: f"://{found.group(1) or ''}***@", text)
-
-
-def _variable(config: MonitorConfig) -> str | None:
-    uri = config.tracking_uri or ""
-    return uri.removeprefix(_ENV) if uri.startswith(_ENV) else None

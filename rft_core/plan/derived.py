@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rft_core.algorithms import Needs
 from rft_core.base_model import BaseModel
-from rft_core.config import RunConfig
+from rft_core.config import LabelsConfig, RunConfig
 from rft_core.plan.facts import context_of, is_due, last_step, max_staleness
 from rft_core.taskset import TaskSet
 from rft_core.tokens import Tokenizer
@@ -58,6 +58,8 @@ def derive(known: Known) -> Iterator[Derived]:
     yield Derived("optimizer updates a step", str(updates), "updates_per_batch x batch_groups / mini_batch_groups")
     if known.needs.rollout:
         yield from _ratios(config, updates)
+    if config.labels != LabelsConfig():
+        yield _late_labels(max_staleness(config))
     yield Derived("learning rate", *_learning_rate(config, last))
     yield Derived("checkpoints", _steps_at(lambda s: is_due(s, config.checkpoint.every, last), last), "checkpoint.every, and the last step")
     if config.data.evaluation:
@@ -86,6 +88,13 @@ def _ratios(config: RunConfig, updates: int) -> Iterator[Derived]:
     if config.sync.max_staleness is not None:
         reason = "sync.max_staleness: groups that lie further behind are stale, and counted"
     yield Derived("staleness", f"at most {staleness}", reason)
+
+
+def _late_labels(staleness: int) -> Derived:
+    if staleness:
+        late = f"trained up to {staleness} versions after their groups were sampled"
+        return Derived("late labels", late, "staleness; the run does not wait for them: groups without a reward at its end are not used")
+    return Derived("late labels", "not trained", "staleness 0: their groups are stale from the next step on; set sync.max_staleness")
 
 
 def _data(known: Known, last: int) -> Iterator[Derived]:

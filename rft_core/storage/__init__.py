@@ -2,6 +2,6 @@
 
 from rft_core.storage.base import Stat, Storage
 from rft_core.storage.local import LocalStorage
-from rft_core.storage.opening import open_storage
+from rft_core.storage.opening import check_place, open_storage
 
-__all__ = ["LocalStorage", "Stat", "Storage", "open_storage"]
+__all__ = ["LocalStorage", "Stat", "Storage", "check_place", "open_storage"]

@@ -32,10 +32,12 @@ class Storage(ABC):
 
     Args:
         url: The place, as it is shown to people: without any secret.
+        renames: Whether a file has a temporary name until it is whole. Object stores put one whole.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, renames: bool) -> None:
         self.url = url
+        self._renames = renames
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -89,12 +91,15 @@ class Storage(ABC):
         return {uri: stat for uri, stat in self._listed(folder) if not is_temporary(uri)}
 
     def leftovers(self, folder: str = "") -> dict[str, Stat]:
-        """The temporary files below a folder, by their URIs: of killed writers, and of those that write now. An object store has none.
+        """The temporary files below a folder, by their URIs: of killed writers, and of those that write now.
+
+        An object store has none, and is not asked.
 
         Raises:
             UserError: There is no permission, or the storage does not answer.
         """
-        return {uri: stat for uri, stat in self._listed(folder) if is_temporary(uri)}
+        found = self._listed(folder, asked=self._renames)
+        return {uri: stat for uri, stat in found if is_temporary(uri)}
 
     @abstractmethod
     def dataset_source(self) -> tuple[pafs.FileSystem, str]:
@@ -119,10 +124,10 @@ class Storage(ABC):
     def _problem(self, doing: str, uri: str, error: OSError) -> UserError:
         """One line for something that could not be done."""
 
-    def _listed(self, folder: str) -> list[tuple[str, Stat]]:
+    def _listed(self, folder: str, asked: bool = True) -> list[tuple[str, Stat]]:
         if folder:
             self._check(folder)
-        return self._told("list", folder, lambda: list(self._list(folder)))
+        return self._told("list", folder, lambda: list(self._list(folder))) if asked else []
 
     def _told(self, doing: str, uri: str, action: Callable[[], _T]) -> _T:
         """Do it, and tell what went wrong in one line."""

@@ -35,22 +35,33 @@ Connected = tuple[pafs.FileSystem, Service, str]
 """A client, who answers it, and the path of the place as the client wants it: bucket and prefix."""
 
 
+def check_address(scheme: str, rest: str) -> None:
+    """Refuse an address that names no place, or that holds credentials.
+
+    Args:
+        scheme: One of `CLIENTS`.
+        rest: What comes after `://`.
+
+    Raises:
+        UserError: It can't be right.
+    """
+    if not all(rest.split("/")):
+        raise UserError(f"{scheme}://{rest} names no place in a bucket", f"write it as {scheme}://bucket/prefix")
+    if "@" in rest.partition("/")[0] and CLIENTS[scheme] is not _azure:
+        raise UserError(f"the {scheme}:// address of a storage holds an account", "give credentials as options of the storage, as env:NAME")
+
+
 def connect(scheme: str, rest: str, options: Mapping[str, str]) -> Connected:
     """Make the client for an address; nothing is sent yet.
 
     Args:
         scheme: One of `CLIENTS`.
-        rest: What comes after `://`.
+        rest: What comes after `://`, checked by `check_address`.
         options: Of the client.
 
     Raises:
         UserError: The address or an option can't be right.
     """
-    bucket = rest.partition("/")[0]
-    if not all(rest.split("/")):
-        raise UserError(f"{scheme}://{rest} names no place in a bucket", f"write it as {scheme}://bucket/prefix")
-    if "@" in bucket and CLIENTS[scheme] is not _azure:
-        raise UserError(f"the {scheme}:// address of a storage holds an account", "give credentials as options of the storage, as env:NAME")
     return CLIENTS[scheme](scheme, rest, dict(options))
 
 

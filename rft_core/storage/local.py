@@ -22,7 +22,7 @@ class LocalStorage(Storage):
     """
 
     def __init__(self, root: Path) -> None:
-        super().__init__(str(root))
+        super().__init__(str(root), renames=True)
         self._root = root
 
     def dataset_source(self) -> tuple[pafs.FileSystem, str]:

@@ -1,6 +1,5 @@
 """From an address to the storage that it names."""
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,15 +14,13 @@ from rft_core.storage import clients
 from rft_core.storage.base import Storage
 from rft_core.storage.local import LocalStorage
 from rft_core.storage.remote import ArrowStorage, FsspecStorage
-from rft_core.storage.service import Service, hidden
+from rft_core.storage.service import Service, hidden, is_harmless
+from rft_core.variables import revealed, variable_of
 
 _ADDRESS = re.compile("(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _ALMOST_ADDRESS = re.compile("[A-Za-z][A-Za-z0-9+.:-]+:/")
 """What `pathlib.Path` makes of an address, or an address with a slash too few: nobody calls a folder so."""
 _PASSWORD = re.compile("[^/]*:[^/]*@")
-
-_ENV = "env:"
-"""Before the name of the environment variable that holds an option which must not be written down."""
 
 _FILE_SERVERS = frozenset({"ftp", "hdfs", "local", "sftp", "smb", "ssh", "webhdfs"})
 """Schemes of fsspec where a file shows while it is being written; the others put an object whole."""
@@ -41,16 +38,11 @@ def open_storage(url: str | Path, options: Mapping[str, str] = MappingProxyType(
     Raises:
         UserError: The address or an option can't be right, the bucket is not there or refuses access, or nobody answers.
     """
-    address = None if isinstance(url, Path) else _ADDRESS.fullmatch(url)
-    if address is None:
-        return _open_local(Path(url), options)
-    scheme, rest = address["scheme"].lower(), address["rest"].rstrip("/")
-    if scheme == "file":
-        if not address["rest"].startswith("/"):
-            raise UserError(f"{url} is not an absolute path", "write file:///folder, or a path alone")
-        return _open_local(Path("/", unquote(rest)), options)
-    _check_address(scheme, rest)
-    given = {name: _revealed(name, value) for name, value in options.items()}
+    place = _parsed(url, options)
+    if isinstance(place, Path):
+        return LocalStorage(place)
+    scheme, rest = place
+    given = {name: revealed(f"the storage option {name}", value) for name, value in options.items()}
     try:
         if scheme in clients.CLIENTS:
             return _open_arrow(scheme, rest, given)
@@ -60,12 +52,43 @@ def open_storage(url: str | Path, options: Mapping[str, str] = MappingProxyType(
     raise problem  # out here, so that the first error, which may show a secret, is not in the chain
 
 
-def _open_local(root: Path, options: Mapping[str, str]) -> Storage:
-    if _ALMOST_ADDRESS.match(str(root)):
-        raise UserError(f"{root} is neither a path nor an address", "an address has two slashes after its scheme, and is no pathlib.Path")
+def check_place(url: str, options: Mapping[str, str]) -> bool:
+    """Refuse an address that can't be right, and one that shows a secret to whoever reads it or its options; nothing is sent.
+
+    Args:
+        url: As for `open_storage`.
+        options: As for `open_storage`, as they are written down.
+
+    Returns:
+        Whether the place is in a store, not in a folder of this machine.
+
+    Raises:
+        UserError: It shows no secret.
+    """
+    place = _parsed(url, options)
+    for name, value in sorted(options.items()):
+        if variable_of(value) is None and not is_harmless(name, value):
+            raise UserError(f"the storage option {name} is written out, and may be a secret", "put it in a variable, env:NAME")
+    return not isinstance(place, Path)
+
+
+def _parsed(url: str | Path, options: Mapping[str, str]) -> Path | tuple[str, str]:
+    """The folder that an address names, or the scheme and the rest of one in a store."""
+    address = None if isinstance(url, Path) else _ADDRESS.fullmatch(url)
+    folder = Path(url)
+    if address is not None:
+        scheme, rest = address["scheme"].lower(), address["rest"].rstrip("/")
+        if scheme != "file":
+            _check_address(scheme, rest)
+            return scheme, rest
+        if not address["rest"].startswith("/"):
+            raise UserError(f"{url} is not an absolute path", "write file:///folder, or a path alone")
+        folder = Path("/", unquote(rest))
+    if _ALMOST_ADDRESS.match(str(folder)):
+        raise UserError(f"{folder} is neither a path nor an address", "an address has two slashes after its scheme, and is no pathlib.Path")
     if options:
-        raise UserError(f"the folder {root} is given the option {min(options)}", "a local folder takes no options")
-    return LocalStorage(root)
+        raise UserError(f"the folder {folder} is given the option {min(options)}", "a local folder takes no options")
+    return folder
 
 
 def _open_arrow(scheme: str, rest: str, options: dict[str, str]) -> Storage:
@@ -96,19 +119,8 @@ def _check_address(scheme: str, rest: str) -> None:
         raise UserError(f"the {scheme}:// address of a storage holds a query", "give its parts as options of the storage")
     if not {".", ".."}.isdisjoint(rest.split("/")):
         raise UserError(f"{scheme}://{rest} steps outside of itself", "write it without . and ..")
-
-
-def _revealed(name: str, value: str) -> str:
-    """The value of an option, which may be that of an environment variable."""
-    if not value.startswith(_ENV):
-        return value
-    variable = value.removeprefix(_ENV)
-    found = os.environ.get(variable)
-    if not found:
-        raise UserError(
-            f"the storage option {name} is {value}, but {variable} is not set here", f"set {variable}, or name another variable"
-        )
-    return found
+    if scheme in clients.CLIENTS:
+        clients.check_address(scheme, rest)
 
 
 def _unusable(scheme: str, options: Mapping[str, str], error: Exception) -> UserError:

@@ -21,10 +21,11 @@ class RemoteStorage(Storage):
     Args:
         service: Who answers.
         base: The path of the place in the store, as its client wants it.
+        renames: Whether a file shows while it is being written, so that it needs another name until it is whole.
     """
 
-    def __init__(self, service: Service, base: str) -> None:
-        super().__init__(service.url)
+    def __init__(self, service: Service, base: str, renames: bool = False) -> None:
+        super().__init__(service.url, renames)
         self._service = service
         self._base = base
 
@@ -114,9 +115,8 @@ class FsspecStorage(RemoteStorage):
     """
 
     def __init__(self, service: Service, base: str, filesystem: Any, renames: bool) -> None:
-        super().__init__(service, base.rstrip("/"))
+        super().__init__(service, base.rstrip("/"), renames)
         self._filesystem = filesystem
-        self._renames = renames
 
     def dataset_source(self) -> tuple[pafs.FileSystem, str]:
         """The file system behind Arrow's face, and the path of the place."""

@@ -20,8 +20,24 @@ _UNREACHED = re.compile(
 _REASONS = (re.compile("Details: (.+)"), re.compile("AWS Error (.+)"), re.compile("last message of (.+?)(?: error_info=|$)"))
 """Where the errors of the clients hold what a person wants to know; the best place first."""
 
-_SHOWN = frozenset({"account_name", "anonymous", "endpoint_override", "region", "scheme", "tls_ca_file_path"})
-"""Options whose values a message may show."""
+_SHOWN = frozenset(
+    {
+        "account_name",
+        "anonymous",
+        "blob_storage_authority",
+        "blob_storage_scheme",
+        "dfs_storage_authority",
+        "dfs_storage_scheme",
+        "endpoint_override",
+        "host",
+        "port",
+        "region",
+        "scheme",
+        "tls_ca_file_path",
+        "username",
+    }
+)
+"""Options whose values a message or a recipe may show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +96,9 @@ class Service:
 
 def hidden(options: Mapping[str, str]) -> tuple[str, ...]:
     """The values among some options that no message may show: all but those that are known to be harmless, or are no more than a number."""
-    return tuple(value for name, value in options.items() if len(value) > 3 and name not in _SHOWN)
+    return tuple(value for name, value in options.items() if len(value) > 3 and not is_harmless(name, value))
+
+
+def is_harmless(name: str, value: str) -> bool:
+    """Whether everybody may see the value of an option. An address with something before its `@` may hold a password."""
+    return name in _SHOWN and "@" not in value

@@ -35,9 +35,9 @@ def squeeze(table: Table, redo_from: int = 100, target_bytes: int = 10**9, grace
     return compact(table.open, RetentionConfig(**retention), redo_from, target_bytes, grace_s)
 
 
-def everything(table: Table, at: int | None = None) -> dict[str, list[dict[str, Any]]]:
+def everything(table: Table) -> dict[str, list[dict[str, Any]]]:
     """The answer of every view, but for the names of files."""
-    questions = Questions(table.storage, table.catalog, "p", at=at)
+    questions = Questions(table.storage, table.catalog, "p")
     answers = {view: questions.ask(f"select * from {view}").to_pylist() for view in VIEWS if view not in ("segments", "snapshots")}
     for group in answers["groups"]:
         del group["segment"]
@@ -96,3 +96,9 @@ class Racing(LocalStorage):
     def _list(self, folder: str) -> Any:
         self._come_between("list")
         return super()._list(folder)
+
+
+FAILS_LATE = """
+select case when i < 4000000 then i else error('too late') end as i
+from range(4000001) numbers(i) where (select count(*) from experiences) > 0"""
+"""A question over the experiences whose answer begins, and then fails."""

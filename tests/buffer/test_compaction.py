@@ -7,8 +7,8 @@ import pytest
 from rft_core.buffer import ExperienceStore, Questions, Shaped
 from rft_core.buffer.compaction import MOST_FILES, _batches, _Limits
 from rft_core.catalog import Lease, Part, StoredFile
-from rft_core.errors import SegmentError
-from tests.buffer.compacting import Racing, check_files, everything, fill, killed, squeeze
+from rft_core.errors import QueryError, SegmentError
+from tests.buffer.compacting import FAILS_LATE, Racing, check_files, everything, fill, killed, squeeze
 from tests.buffer.damages import SAID, Damage, delete, empty, flip_reward, truncate
 from tests.buffer.table import Table, append_each, group_id
 
@@ -216,6 +216,29 @@ def test_a_question_finds_what_was_merged_and_deleted_since_the_last_one(shaping
     assert squeeze(shaping).deleted == 9
     assert questions.ask(ask).to_pylist() == before
     assert questions.damaged == {}
+
+
+@pytest.mark.parametrize("order", ["", " order by all"])
+def test_an_answer_part_by_part_finds_what_was_merged_and_deleted_since(order: str, shaping: Table) -> None:
+    fill(shaping)
+    questions = Questions(shaping.storage, shaping.catalog, "p")
+    ask = f"select experience_id, shaped_reward from experiences{order}"
+    before = questions.ask(ask).to_pylist()
+    assert squeeze(shaping).deleted == 9
+    parts = [row for part in questions.batches(ask)[1] for row in part.to_pylist()]
+    assert sorted(parts, key=str) == sorted(before, key=str)
+
+
+def test_an_answer_whose_files_are_merged_and_deleted_while_it_is_read_is_to_be_asked_again(table: Table) -> None:
+    fill(table)
+    questions = Questions(table.storage, table.catalog, None)
+    _, parts = questions.batches(FAILS_LATE)
+    assert next(parts).num_rows > 0
+    assert squeeze(table).deleted == 3
+    with pytest.raises(QueryError, match="^files were merged and deleted while their rows were read; ask again"):
+        list(parts)
+    with pytest.raises(QueryError, match="too late"):
+        list(questions.batches(FAILS_LATE)[1])
 
 
 @pytest.mark.parametrize("on", ["list", "read"])

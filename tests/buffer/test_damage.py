@@ -7,7 +7,8 @@ import pytest
 from rft_core.buffer import Questions, read_answers
 from rft_core.catalog import Evaluation
 from rft_core.errors import DataError, SegmentError
-from tests.buffer.damages import SAID, Damage, delete, empty, flip_at, rename, truncate
+from tests.buffer.compacting import FAILS_LATE
+from tests.buffer.damages import SAID, Damage, delete, empty, flip_at, flip_reward, rename, replace, truncate
 from tests.buffer.table import Table, append_each, group_id
 
 EVERY = "select slot, attempt, tokens, response_text, reward, shaped_reward from experiences order by slot, attempt"
@@ -60,6 +61,30 @@ def test_one_that_is_damaged_while_it_is_asked_is_named(damage: Damage, table: T
     found = questions.ask("select experience_id from experiences order by attempt").to_pylist()
     assert [row["experience_id"] for row in found] == [row.experience_id for row in rows]
     check(questions, f"segments/{table.segment_file('a').name}", damage)
+
+
+@pytest.mark.parametrize("order", ["", " order by experience_id"])
+@pytest.mark.parametrize("damage", [flip_reward, replace, empty, delete])
+def test_an_answer_part_by_part_over_a_damaged_segment_is_refused(damage: Damage, order: str, table: Table) -> None:
+    leases = table.lease(2)
+    for key, lease in zip("ab", leases, strict=True):
+        table.append(key, [lease])
+    path = table.segment_file("b")
+    questions = Questions(table.storage, table.catalog, "p")
+    assert len(questions.ask("select * from experiences")) == 4
+    damage(path)
+    with pytest.raises(SegmentError, match=rf"^segments/{path.name} of .* {SAID[damage]}, and the answer asks it; `rft fsck` lists"):
+        list(questions.batches("select * from experiences" + order)[1])
+
+
+def test_a_file_that_is_damaged_while_an_answer_is_read_is_named(table: Table) -> None:
+    append_each(table, "a", [(1, 0)])
+    path = table.segment_file("a")
+    _, parts = Questions(table.storage, table.catalog, "p").batches(FAILS_LATE)
+    assert next(parts).num_rows > 0
+    empty(path)
+    with pytest.raises(SegmentError, match=f"^segments/{path.name} of .* {SAID[empty]}"):
+        list(parts)
 
 
 def test_every_damaged_file_is_named(table: Table) -> None:
@@ -123,7 +148,7 @@ def test_answers_whose_hash_is_not_known_and_that_cannot_be_read_are_named(damag
     """Those of an older catalog."""
     file = table.store.write_answers("held_out-v000001", [{"version": 1, "task_id": "t"}])
     damage(table.run_dir.resolve(file.uri))
-    with pytest.raises(SegmentError, match=rf"^{file.uri} of .* can't be read \(.+\); score that version again"):
+    with pytest.raises(SegmentError, match=rf"^{file.uri} of .* can't be read \(.+\); restore it from a copy"):
         read_answers(table.storage, file.uri)
 
 

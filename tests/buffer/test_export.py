@@ -28,7 +28,7 @@ def filled(table: Table) -> Table:
 
 
 def export(table: Table, target: Path, form: Form, question: str = EVERYTHING) -> int:
-    return export_rows(table.open, Questions(table.storage, table.catalog, None), question, target, form)
+    return export_rows(Questions(table.storage, table.catalog, None), question, target, form)
 
 
 def read(target: Path, form: Form) -> list[dict[str, Any]]:
@@ -107,6 +107,49 @@ def test_what_fails_leaves_nothing(filled: Table, tmp_path: Path, form: Form) ->
             export(filled, folder / "out", form, question)
         assert len(str(caught.value.found).splitlines()) <= 5
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "forms"),
+    [
+        ("'infinity'::timestamp", {"parquet", "datasets"}),
+        ("date '10000-01-01'", {"parquet", "datasets"}),
+        ("[date '0044-01-01 (BC)']", {"parquet", "datasets"}),
+        ("'infinity'::timestamp_s", {"datasets"}),
+        ("interval 1 day", {"jsonl"}),
+        ("union_value(a := 1)", {"jsonl"}),
+        ("struct_pack()", {"jsonl", "datasets"}),
+        ("map {}", {"jsonl", "datasets"}),
+        ("map {[1]: 2}", {"parquet"}),
+        ("map {1.5: 2}", {"parquet", "jsonl", "datasets"}),
+        ("map {date '2026-01-02': 2}", {"parquet", "jsonl", "datasets"}),
+        ("'x'::enum ('x', 'y')", {"parquet", "jsonl", "datasets"}),
+    ],
+)
+def test_a_column_that_has_no_such_form_is_named(table: Table, tmp_path: Path, value: str, forms: set[Form]) -> None:
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    for form in FORMS:
+        if form in forms:
+            assert export(table, folder / form, form, f"select 1 as good, {value} as odd") == 1
+        else:
+            with pytest.raises(QueryError, match=r"^the column odd has no such form: it is .* \(.+\); make it a text") as raised:
+                export(table, folder / form, form, f"select 1 as good, {value} as odd")
+            assert len(str(raised.value).splitlines()) == 1
+    assert {path.name for path in folder.iterdir()} == forms
+
+
+def test_keys_that_json_has_no_type_for_are_texts(table: Table, tmp_path: Path) -> None:
+    question = (
+        "select map {1.5: 'a', 2: 'b'} as d, [map {date '2026-01-02': 'inf'::double}] as e, map {'nan'::double: 1} as f, map {7: 1} as g"
+    )
+    export(table, tmp_path / "out.jsonl", "jsonl", question)
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == {
+        "d": {"1.5": "a", "2": "b"},
+        "e": [{"2026-01-02": None}],
+        "f": {"nan": 1},
+        "g": {"7": 1},
+    }
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -9,7 +9,7 @@ import pytest
 
 from rft_core.buffer.compaction import compact
 from rft_core.buffer.fsck import fsck
-from rft_core.catalog import StepRow
+from rft_core.catalog import HELD_OUT, Evaluation, StepRow
 from rft_core.config import RetentionConfig
 from tests.buffer.checking import COPY, NOTHING, break_catalog, fill, look
 from tests.buffer.table import Table, group_id
@@ -22,6 +22,14 @@ def tree(table: Table) -> dict[str, bytes]:
     """Every file of the table's folders."""
     folders = [table.run_dir.root / name for name in ("segments", "overlays", "evaluations")]
     return {str(path): path.read_bytes() for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def swap_catalog(table: Table, copy: Path, restore: Path | None = None) -> None:
+    """Copy the catalog, which nobody has open, and restore another copy of it."""
+    table.catalog.close()
+    copy.write_bytes(table.run_dir.catalog_file.read_bytes())
+    if restore is not None:
+        table.run_dir.catalog_file.write_bytes(restore.read_bytes())
 
 
 def test_a_whole_table_is_clean_and_everything_is_counted(used: Table) -> None:
@@ -62,10 +70,12 @@ def test_postgres_and_an_object_store_are_verified_the_same(postgres_url: str, s
     ]
     uri = table.catalog.segments.files()[0][1].uri
     table.storage.delete(uri)
+    table.catalog.segments.intend("x", "segments/x.parquet", "explorer-9")
     table.storage.write("segments/x.parquet", b"x")
     report = look(table)
     assert report.left[0] == f"{uri} is missing; {COPY}"
-    assert report.repaired == ["segments/x.parquet is a file that nothing knows; deleted"]
+    assert report.repaired == ["segments/x.parquet was announced and never became part of the table; taken back"]
+    assert table.storage.size("segments/x.parquet") is None
     table.close()
 
 
@@ -87,17 +97,15 @@ def test_what_a_killed_writer_left_is_taken_back_once_it_is_old(table: Table) ->
     table.storage.write("segments/b-1.parquet", b"half of it")
     torn = table.run_dir.root / "segments" / "c.parquet.tmp-01234567"
     torn.write_bytes(b"torn")
-    table.storage.write("segments/d-1.parquet", b"of a writer whose intent was swept")
     before = tree(table)
     assert fsck(table.open) == fsck(table.open, repair=False)
     assert tree(table) == before, "all of it is young"
     assert [line.partition(";")[0] for line in look(table, repair=False).left] == [
         "segments/b-1.parquet was announced and never became part of the table",
-        "segments/d-1.parquet is a file that nothing knows",
         "segments/c.parquet.tmp-01234567 is what a killed writer left",
     ]
     assert tree(table) == before
-    assert len(look(table).repaired) == 3
+    assert len(look(table).repaired) == 2
     assert [path.name.partition("-")[0] for path in (table.run_dir.root / "segments").iterdir()] == ["a"]
     assert look(table) == look(table, repair=False)
     assert table.catalog.segments.intended_uris() == []
@@ -134,6 +142,26 @@ def test_files_that_no_writer_of_this_catalog_made_are_named_and_stay(used: Tabl
     assert "segments/notes.txt is no file of the table; move it elsewhere" in report.left
     (newer,) = [line for line in report.left if line.startswith("segments/append-2")]
     assert newer.endswith("the catalog is older than it: restore a newer copy, or move the file elsewhere")
+
+
+def test_what_a_newer_catalog_knows_is_there_when_it_is_restored(used: Table, tmp_path: Path) -> None:
+    older, newer = tmp_path / "older.db", tmp_path / "newer.db"
+    in_flight = used.lease(1, step=9)  # the older copy has the lease, and not yet its segment
+    swap_catalog(used, older)
+    used.append("after", in_flight)
+    used.shape(0.5)
+    answers = used.store.write_answers("held_out-v000003", [])
+    used.catalog.versions.record_evaluation(Evaluation(HELD_OUT, 3, {}, answers.uri, answers.sha256))
+    before = tree(used)
+    swap_catalog(used, newer, restore=older)
+    report = look(used)
+    assert report.repaired == []
+    assert [line.partition("/")[0] for line in report.left] == ["segments", "overlays", "evaluations"]
+    newer_one = "is not in the catalog; if that was restored from a copy, restore a newer one, else move the file elsewhere"
+    assert all(line.endswith(newer_one) for line in report.left)
+    assert tree(used) == before
+    swap_catalog(used, older, restore=newer)
+    assert look(used).left == []
 
 
 def test_nothing_is_deleted_for_a_catalog_that_is_empty(used: Table, tmp_path: Path) -> None:
@@ -210,8 +238,8 @@ def test_a_table_is_clean_at_every_moment_of_work(table: Table) -> None:
 
 def test_times_are_compared_with_the_grace(table: Table) -> None:
     table.append("a", table.lease(1))
-    table.storage.write("segments/x.parquet", b"x")
-    path = table.run_dir.root / "segments" / "x.parquet"
+    path = table.run_dir.root / "segments" / "x.parquet.tmp-01234567"
+    path.write_bytes(b"x")
     hour_ago = time.time() - 3600
     os.utime(path, (hour_ago, hour_ago))
     assert fsck(table.open, grace_s=7200.0).repaired == []

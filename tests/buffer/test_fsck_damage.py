@@ -59,6 +59,29 @@ def test_an_id_that_two_rows_have_is_named_with_both_files(table: Table) -> None
     assert line == f"experience {row(first, 1).experience_id} is in {uris[0]}, {uris[1]}; an id names one row: {ONE_COPY}"
 
 
+def test_ids_are_compared_although_another_file_is_gone(table: Table) -> None:
+    first, second, third = table.lease(3)
+    for key, lease in (("a", first), ("b", second)):
+        table.append(key, [lease])
+    table.store.append("c", [row(third, attempt, experience_id=row(first, attempt).experience_id) for attempt in range(2)], "explorer", 1)
+    table.segment_file("b").unlink()
+    missing, *twice = look(table, redo_from=1).left
+    assert missing.startswith("segments/b-")
+    assert len(twice) == 2
+    table.segment_file("c").unlink()
+    assert [line.partition("-")[0] for line in look(table, redo_from=1).left] == ["segments/b", "segments/c"]
+
+
+def test_torn_answers_of_a_run_that_kept_no_hash_of_them_are_named(used: Table) -> None:
+    break_catalog(used, "update evaluations set sha256 = null")
+    (path,) = (used.run_dir.root / "evaluations").iterdir()
+    for content in (path.read_bytes()[:-9], b""):
+        path.write_bytes(content)
+        (line,) = look(used).left
+        assert line.startswith(f"evaluations/{path.name} of {used.storage.url} can't be read (")
+        assert line.endswith(f"; {COPY}, or remove its evaluation and score that version again")
+
+
 def test_a_file_that_a_pinned_state_or_a_claim_needs_is_missed(used: Table) -> None:
     path = used.segment_file("append-0")
     compact(used.open, NOTHING, redo_from=3)

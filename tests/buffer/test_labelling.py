@@ -90,6 +90,17 @@ def test_a_file_that_has_grown_brings_only_what_is_new(table: Table, tmp_path: P
     assert table.catalog.labels.count() == 4
 
 
+def test_of_a_file_that_was_edited_only_what_changed_is_new(table: Table, tmp_path: Path) -> None:
+    leases = append_each(table, "a", [(1, 0), (1, 0)])
+    first, second, third = [id_ for lease in leases for id_ in ids(table, lease)][:3]
+    apply_labels(table.open, read_labels(file_of(tmp_path, {first: 1.0, second: 1.0, third: 1.0})))
+    apply_labels(table.open, read_labels(file_of(tmp_path, {third: 0.0}, author="bob")))
+    done = apply_labels(table.open, read_labels(file_of(tmp_path, {first: 0.5, second: 1.0, third: 1.0})))
+    assert (done.applied.added, done.applied.repeated) == (1, 2)
+    labelled = [reward for group in table.store.groups([group_id(lease) for lease in leases]) for reward in group.labelled.values()]
+    assert labelled == [0.5, 1.0, 0.0], "what bob corrected stays corrected"
+
+
 @pytest.mark.parametrize(("combine", "expected"), [("newest", [0.5, 0.3, 7.0, 1.0]), ("mean", [0.25, 0.2, 7.0, 1.0])])
 def test_what_authors_say_is_all_kept_and_combined_in_one_way(combine: str, expected: list[float], table: Table) -> None:
     table.store.terms = replace(table.store.terms, combine=combine)

@@ -38,13 +38,29 @@ def test_files_of_other_systems_are_read(tmp_path: Path) -> None:
     assert [one.line for one in read_labels(path)] == [1, 2]
 
 
-def test_a_key_names_a_line_by_all_that_stands_up_to_it(tmp_path: Path) -> None:
-    first = [one.key for one in labels(tmp_path, GOOD, GOOD)]
-    assert [one.key for one in labels(tmp_path, GOOD, GOOD)] == first
-    assert first[0] != first[1]
-    *same, new = [one.key for one in labels(tmp_path, GOOD, GOOD, GOOD)]
-    assert same == first
-    assert new not in first
+OTHER = '{"experience_id": "e1", "value": 0, "author": "ada"}'
+
+
+def keys(folder: Path, *lines: str, author: str | None = None) -> list[str]:
+    return [one.key for one in labels(folder, *lines, author=author)]
+
+
+def test_a_key_names_a_label_by_what_it_says_and_how_often_its_file_says_so(tmp_path: Path) -> None:
+    first, other, again = keys(tmp_path, GOOD, OTHER, GOOD)
+    assert len({first, other, again}) == 3
+    assert keys(tmp_path, OTHER, GOOD) == [other, first]
+    assert keys(tmp_path, GOOD, GOOD, OTHER)[1:] == [again, other]
+    noted = '{"experience_id": "e1", "value": 1, "author": "ada", "note": "on second thoughts"}'
+    assert keys(tmp_path, noted)[0] not in (first, again)
+
+
+def test_a_key_is_the_same_however_its_line_is_written(tmp_path: Path) -> None:
+    written = (
+        '{"author":"ada","value":true,"experience_id":"e1"}',
+        '{"experience_id": "e1", "value": 1.0, "author": "ada", "field": "reward", "note": ""}',
+        '{"experience_id": "\\u0065\\u0031", "value": 1}',
+    )
+    assert {keys(tmp_path, line, author="ada")[0] for line in written} == set(keys(tmp_path, GOOD))
 
 
 def test_text_without_a_form_is_escaped(tmp_path: Path) -> None:

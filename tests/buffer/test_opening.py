@@ -34,6 +34,14 @@ def test_by_default_in_the_folder_of_the_run(run_dir: RunDir, tmp_path: Path, ti
     table.catalog.close()
 
 
+def test_where_it_cannot_be_opened_no_catalog_is_left_open(run_dir: RunDir, tmp_path: Path, tiny_shape: Path) -> None:
+    for wrong, said in (({"table__files": "nowhere://x"}, "nowhere"), ({"selection__name": "nobody"}, "nobody")):
+        config = parse(recipe(tmp_path, tiny_shape, **wrong))
+        with pytest.raises(UserError, match=said):
+            open_table(run_dir, config, None, "explorer-0")
+        assert not is_there(run_dir, config.table)
+
+
 def test_a_recipe_without_rewards_waits_for_none(run_dir: RunDir, tmp_path: Path, tiny_shape: Path) -> None:
     config = parse(recipe(tmp_path, tiny_shape, rewards=[], operators=[]))
     table = open_table(run_dir, config, None, "explorer-0")
@@ -56,9 +64,18 @@ def test_a_variable_that_is_not_set_is_named(run_dir: RunDir, monkeypatch: pytes
         if value is not None:
             monkeypatch.setenv("TIDEMILL_NOWHERE", value)
         with pytest.raises(
-            UserError, match="^table.catalog is env:TIDEMILL_NOWHERE, and the environment has no TIDEMILL_NOWHERE; set it where"
+            ConfigError, match="^table.catalog: found 'env:TIDEMILL_NOWHERE'; the environment variable 'TIDEMILL_NOWHERE' must be set here"
         ):
             open_catalog(run_dir, config)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/shared.db", "{}/shared.db", "mysql://ada:hunter2@{}/d"])
+def test_what_a_variable_holds_must_be_postgresql_too(url: str, run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CATALOG", url.format(tmp_path))
+    with pytest.raises(ConfigError, match="^table.catalog: found 'env:CATALOG'; it must be postgresql://USER:PASSWORD@HOST") as raised:
+        open_catalog(run_dir, TableConfig(catalog="env:CATALOG"))
+    assert "hunter2" not in str(raised.value)
+    assert not (tmp_path / "shared.db").exists()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +87,9 @@ def test_a_variable_that_is_not_set_is_named(run_dir: RunDir, monkeypatch: pytes
         {"catalog": POSTGRES},
         {"catalog": "postgres://ada@db.example:5433/runs"},
         {"catalog": "postgresql://db.example/runs"},
-        {"catalog": POSTGRES, "files": S3, "options": {"region": "eu-west-1"}},
+        {"catalog": POSTGRES, "files": S3, "options": {"region": "eu-west-1", "endpoint_override": "http://minio:9000"}},
+        {"catalog": POSTGRES, "files": S3, "options": {"access_key": "env:KEY", "secret_key": "env:NOT_SET_HERE"}},
+        {"catalog": POSTGRES, "files": "sftp://ada@host/runs", "options": {"port": "2222", "password": "env:PASSWORD"}},
         {"catalog": "env:CATALOG", "files": S3},
     ],
 )
@@ -81,18 +100,31 @@ def test_what_can_work_is_accepted_without_looking(places: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("places", "said"),
     [
-        ({"catalog": "mysql://ada:secret@h/d"}, "table.catalog: found 'mysql'; postgresql://USER@HOST/DATABASE"),
+        ({"catalog": "mysql://ada:hunter2@h/d"}, "table.catalog: found 'mysql'; postgresql://USER@HOST/DATABASE"),
         ({"catalog": "runs.db"}, "table.catalog: found 'runs.db'; "),
         (
-            {"catalog": "postgresql://ada:secret@h/d"},
+            {"catalog": "postgresql://ada:hunter2@h/d"},
             "table.catalog: found 'an address with a password in it'; .*put it in a variable, env:NAME",
         ),
-        ({"catalog": "postgresql://ada@h/d?password=secret"}, "table.catalog: found 'an address with a password in it'; "),
-        ({"files": S3}, "table.files: found 's3://…'; files in an object store need table.catalog: a SQLite file serves one machine"),
-        ({"files": "s3://ada:secret@bucket"}, "table.files: found 's3://…'; "),
+        ({"catalog": "postgresql://ada@h/d?password=hunter2"}, "table.catalog: found 'an address with a password in it'; "),
+        ({"files": S3}, f"table.files: found '{S3}'; files in an object store need table.catalog: a SQLite file serves one machine"),
+        ({"files": "s3://ada:hunter2@bucket"}, "table.files: found 'the s3:// address of a storage holds a password'; "),
+        ({"catalog": POSTGRES, "files": "s3://hunter2@bucket"}, "table.files: found 'the s3:// address of a storage holds an account'; "),
+        ({"catalog": POSTGRES, "files": "abfs://c@a/x?sig=hunter2"}, "table.files: found 'the abfs:// address of a storage holds a "),
+        ({"catalog": POSTGRES, "files": "s3:/bucket"}, "table.files: found 's3:/bucket is neither a path nor an address'; "),
+        (
+            {"catalog": POSTGRES, "files": S3, "options": {"region": "x", "secret_key": "hunter2"}},
+            "table.files: found 'the storage option secret_key is written out, and may be a secret'; put it in a variable, env:NAME",
+        ),
+        (
+            {"catalog": POSTGRES, "files": S3, "options": {"endpoint_override": "http://ada:hunter2@minio"}},
+            "table.files: found 'the storage option endpoint_override is written out",
+        ),
+        ({"options": {"region": "x"}}, r"table.options: found \['region'\]; they are those of a store, and table.files names none"),
+        ({"files": "runs", "options": {"region": "x"}}, "table.files: found 'the folder runs is given the option region'; "),
     ],
 )
 def test_what_cannot_work_is_refused_by_key_and_shows_no_secret(places: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=f"^{said}") as raised:
         check_places(TableConfig(**places))
-    assert "secret" not in str(raised.value)
+    assert "hunter2" not in str(raised.value)

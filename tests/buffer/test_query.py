@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from rft_core.buffer import VIEWS, Questions
@@ -267,14 +266,21 @@ def test_the_run_itself_cannot_be_changed(filled: Table) -> None:
 
 def test_an_answer_comes_part_by_part(filled: Table) -> None:
     questions = Questions(filled.storage, filled.catalog, "p")
-    reader = questions.batches("select slot, attempt, tokens from experiences order by slot, attempt", rows=1)
-    whole: list[dict[str, Any]] = [found for part in reader for found in part.to_pylist()]
+    columns, parts = questions.batches("select slot, attempt, tokens from experiences order by slot, attempt", rows=1)
+    assert columns.names == ["slot", "attempt", "tokens"]
+    whole: list[dict[str, Any]] = [found for part in parts for found in part.to_pylist()]
     assert whole == questions.ask("select slot, attempt, tokens from experiences order by slot, attempt").to_pylist()
-    assert isinstance(reader, pa.RecordBatchReader)
     with pytest.raises(QueryError, match="LINE 1: select nowhere"):
         questions.batches("select nowhere from experiences")
     with pytest.raises(QueryError, match="the question has no answer"):
         questions.batches(";")
+
+
+def test_two_columns_of_one_name_are_refused_not_shown_as_one(questions: Questions) -> None:
+    question = "select e.group_id, g.status, g.group_id from experiences e join groups g using (group_id)"
+    for asked in (questions.ask, questions.batches):
+        with pytest.raises(QueryError, match="^the answer has more than one column group_id; give each a name of its own"):
+            asked(question)
 
 
 def test_experiences_lead_to_their_groups(filled: Table, questions: Questions) -> None:

@@ -4,16 +4,18 @@ from typing import Any
 
 import pytest
 
-from rft_core.buffer import Questions
+from rft_core.buffer import STATE_VIEWS, VIEWS, Questions
 from rft_core.errors import QueryError, SegmentError
+from rft_core.types import Source
 from tests.buffer.compacting import check_files, fill, squeeze
 from tests.buffer.table import Table, append_each, group_id
 
 ROWS = (
-    "select e.* exclude (fate), l.author, l.value from experiences e left join labels l using (experience_id) "
+    "select e.*, l.author, l.value "
+    "from (select columns(lambda c: c <> 'fate') from experiences) e left join labels l using (experience_id) "
     "order by experience_id, l.sequence"
 )
-"""Everything that a state holds of experiences; what became of their groups is always as it is now."""
+"""Everything that a state holds of experiences."""
 
 
 def at(table: Table, sequence: int) -> bytes:
@@ -54,6 +56,37 @@ def test_a_pinned_state_answers_as_it_did_until_it_is_let_go(shaping: Table) -> 
     check_files(shaping)
 
 
+@pytest.mark.parametrize("view", STATE_VIEWS)
+def test_every_view_of_a_state_answers_as_it_did(view: str, shaping: Table) -> None:
+    fill(shaping)
+    append_each(shaping, "expert", [(1, 0)], step=9, source=Source.EXPERT)
+    sequence = shaping.catalog.history.pin("paper")
+    question = f"select columns(lambda c: c <> 'fate') from {view} order by all"
+    then = shaping.ask(question)
+    go_on(shaping)
+    assert shaping.ask(question, at=sequence) == then != []
+    assert shaping.ask(question) != then or view == "supervised"
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view not in STATE_VIEWS])
+def test_a_view_that_is_known_as_of_now_only_is_no_part_of_a_state(view: str, shaping: Table) -> None:
+    fill(shaping, steps=1)
+    sequence = shaping.catalog.history.pin("paper")
+    assert shaping.ask(f"select count(*) as {view} from labels", at=sequence) == [{view: 1}]
+    for question in (f"select * from {view}", f"select count(*) from experiences, {view}"):
+        with pytest.raises(QueryError, match=f"{view} does not exist(.|\n)*a pinned state has the views experiences, attempts, labels, "):
+            shaping.ask(question, at=sequence)
+
+
+def test_a_state_knows_no_fates(shaping: Table) -> None:
+    fill(shaping, steps=1)
+    sequence = shaping.catalog.history.pin("paper")
+    for view in ("experiences", "attempts", "supervised"):
+        assert "fate" not in Questions(shaping.storage, shaping.catalog, "p", at=sequence).ask(f"from {view}").column_names
+        with pytest.raises(QueryError, match=r'"fate" not found(.|\n)*none of them has `fate`: all else is known as it is now only'):
+            shaping.ask(f"select fate from {view}", at=sequence)
+
+
 def test_a_state_whose_files_are_gone_is_refused_and_not_half_answered(shaping: Table) -> None:
     claims = fill(shaping)
     sequence = shaping.catalog.segments.snapshot()
@@ -65,7 +98,7 @@ def test_a_state_whose_files_are_gone_is_refused_and_not_half_answered(shaping: 
     for _ in range(2):
         with pytest.raises(QueryError, match="pin a state for as long as it is needed"):
             questions.ask("select count(*) from experiences")
-    assert questions.ask("select count(*) as n from groups").to_pylist() == [{"n": 6}]
+    assert questions.ask("select count(*) as n from labels").to_pylist() == [{"n": 3}]
     assert shaping.ask(ROWS) == now
     # What operators made of a batch is not taken for nothing.
     claim = claims[0]

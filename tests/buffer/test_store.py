@@ -12,6 +12,7 @@ from rft_core.buffer import ExperienceStore, Shaped, Terms, read_answers
 from rft_core.catalog import Evaluation
 from rft_core.disk import file_sha256
 from rft_core.errors import LostClaimError, SegmentError, TidemillError
+from rft_core.storage import LocalStorage, Stat
 from rft_core.types import Source, digest
 from tests.buffer.table import Table, append_each, group_id, row
 
@@ -218,6 +219,23 @@ def test_what_killed_writers_left_is_swept(shaping: Table) -> None:
     for _ in range(2):
         shaping.store.sweep()
         assert shaping.files("segments") | shaping.files("overlays") == kept
+    assert shaping.catalog.segments.intended_uris() == []
+
+
+def test_a_sweep_lists_each_folder_once(shaping: Table) -> None:
+    listed: list[str] = []
+
+    class Counting(LocalStorage):
+        def leftovers(self, folder: str = "") -> dict[str, Stat]:
+            listed.append(folder)
+            return super().leftovers(folder)
+
+    for number in range(5):
+        for folder in ("segments", "overlays"):
+            shaping.catalog.segments.intend(f"{folder}-{number}", f"{folder}/{number}.parquet", shaping.store.terms.writer)
+    storage = Counting(shaping.run_dir.root)
+    ExperienceStore(storage, shaping.catalog, shaping.store.terms).sweep()
+    assert sorted(listed) == ["overlays", "segments"]
     assert shaping.catalog.segments.intended_uris() == []
 
 

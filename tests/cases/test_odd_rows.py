@@ -45,9 +45,9 @@ def test_odd_text_through_append_questions_overlay_and_export(table: Table, tmp_
     question = "select prompt_text, response_text, error, info->>'key' as info from experiences where attempt = 0 order by slot"
     assert table.ask(question) == [dict.fromkeys(("prompt_text", "response_text", "error", "info"), text) for text in STORED]
     questions = Questions(table.storage, table.catalog, "p")
-    assert export_rows(table.open, questions, question, tmp_path / "rows.parquet", "parquet") == len(TEXTS)
+    assert export_rows(questions, question, tmp_path / "rows.parquet", "parquet") == len(TEXTS)
     assert pq.read_table(tmp_path / "rows.parquet")["response_text"].to_pylist() == STORED
-    export_rows(table.open, questions, question, tmp_path / "rows.jsonl", "jsonl")
+    export_rows(questions, question, tmp_path / "rows.jsonl", "jsonl")
     lines = (tmp_path / "rows.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     assert [json.loads(line)["response_text"] for line in lines] == STORED
     sink = pa.BufferOutputStream()

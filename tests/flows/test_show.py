@@ -2,12 +2,20 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from flows.show import Counts, waits_for
 from rft_core.buffer import Shaped
+from rft_core.buffer.compaction import compact
+from rft_core.catalog.leases import Leases
+from rft_core.config import RetentionConfig
+from rft_core.run_dir import RunDir
+from rft_core.storage import LocalStorage, Stat
+from rft_core.weights import WeightStore
 from tests.buffer.table import Table, group_id, row
 from tests.flows.commands import Rft, trained
 
@@ -70,6 +78,58 @@ def test_show_notices_damage_without_reading(rft: Rft, table: Table) -> None:
     assert done.complaints == ["rft: 3 files are missing or damaged; `rft fsck asked` says what to do"]
     damaged = json.loads(rft("show", "asked", "--json").out)["damaged"]
     assert [one["problem"].partition(",")[0] for one in damaged] == ["is missing", "has 4 bytes", "is missing"]
+
+
+@pytest.mark.parametrize("came", ["append", "compaction"])
+def test_what_comes_while_the_files_are_listed_is_no_damage(rft: Rft, table: Table, came: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(table)
+    listing, coming = LocalStorage._list, [came]
+
+    def meanwhile(storage: LocalStorage, folder: str) -> Iterator[tuple[str, Stat]]:
+        found = list(listing(storage, folder))
+        if "append" in coming:
+            coming.clear()
+            table.append("meanwhile", table.lease(1, 3))
+        elif coming:
+            coming.clear()
+            assert compact(table.open, RetentionConfig(), 100, grace_s=0.0).deleted > 0
+            found = list(listing(storage, folder))
+        return iter(found)
+
+    monkeypatch.setattr(LocalStorage, "_list", meanwhile)
+    done = rft("show", "asked", "--json")
+    assert (done.code, done.err, coming) == (0, "", [])
+    assert json.loads(done.out)["damaged"] == []
+
+
+def test_a_version_that_is_collected_while_its_files_are_looked_for_is_no_damage(
+    rft: Rft, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(table)
+    resolve = RunDir.resolve
+
+    def meanwhile(run_dir: RunDir, uri: str) -> Path:
+        WeightStore(table.run_dir, table.catalog, 1, "tiny").collect(1, set())
+        return resolve(run_dir, uri)
+
+    monkeypatch.setattr(RunDir, "resolve", meanwhile)
+    done = rft("show", "asked", "--json")
+    assert (done.code, json.loads(done.out)["damaged"]) == (0, [])
+    assert not table.run_dir.version(1).exists()
+
+
+def test_leases_are_as_many_as_their_fates(rft: Rft, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(table)
+    fates = Leases.fates
+
+    def and_another(leases: Leases) -> dict[str, int]:
+        found = fates(leases)
+        table.lease(1, 3)
+        return found
+
+    monkeypatch.setattr(Leases, "fates", and_another)
+    shown = json.loads(rft("show", "asked", "--json").out)
+    assert sum(shown["fates"].values()) == shown["leases"] == 4
 
 
 WAITING = Counts(done=3, steps=6, wanted=8, trained_by="process 1")

@@ -6,12 +6,16 @@ import shutil
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from rft_core.buffer import VIEWS
-from rft_core.disk import write_whole
+from flows.table import questions
+from rft_core.buffer import STATE_VIEWS, VIEWS
+from rft_core.disk import leftovers, remove_leftovers, write_whole
+from rft_core.weights import WeightStore
 from tests.buffer.table import Table, group_id
 from tests.flows.commands import Rft, trained
 
@@ -109,6 +113,47 @@ def test_a_pinned_state_is_asked_until_it_is_let_go(rft: Rft, table: Table) -> N
         assert (done.code, done.complaints) == (2, ["rft: no state of the table is pinned as before; pinned are: none"])
 
 
+def test_what_a_state_does_not_hold_is_refused_and_marked(rft: Rft, table: Table) -> None:
+    trained(table, 1)
+    rft("pin", "asked", "before")
+    marked = json.loads(rft("sql", "asked", "--views", "--json").out)
+    for view in marked:
+        done = rft("sql", "asked", f"select count(*) as n from {view['view']}", "--at", "before")
+        assert done.code == (0 if view["--at"] == "yes" else 2), view
+        assert "Traceback" not in done.err
+    assert [view["view"] for view in marked if view["--at"] == "yes"] == list(STATE_VIEWS)
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_sql_names_the_column_that_it_cannot_show(rft: Rft, table: Table, more: tuple[str, ...]) -> None:
+    for value in ("'infinity'::timestamp", "date '10000-01-01'", "[date '0044-01-01 (BC)']", "map {[1]: 2}"):
+        done = rft("sql", "asked", f"select 1 as good, {value} as odd", *more)
+        assert (done.code, done.out, len(done.complaints)) == (2, "", 1)
+        assert done.err.startswith("rft: the column odd has no such form: it is ")
+    for value in ("interval 1 day", "union_value(a := 1)", "struct_pack()", "map {1.5: 2}", "map {date '2026-01-02': 2}"):
+        assert rft("sql", "asked", f"select {value} as odd", *more).code == 0
+    assert json.loads(rft("sql", "asked", "select map {1.5: 2} as odd", "--json").out) == [{"odd": {"1.5": 2}}]
+
+
+def test_sql_refuses_two_columns_of_one_name(rft: Rft, table: Table) -> None:
+    done = rft("sql", "asked", "select f.lease_id, f.fate, l.lease_id from fates f join leases l using (lease_id)")
+    assert (done.code, done.out) == (2, "")
+    assert done.complaints == ["rft: the answer has more than one column lease_id; give each a name of its own, as in `select a.x as a_x`"]
+
+
+def test_a_run_is_asked_over_a_catalog_that_is_closed_afterwards(table: Table) -> None:
+    trained(table, 1)
+
+    def num_open() -> int:
+        return sum(file.path == str(table.run_dir.catalog_file.absolute()) for file in psutil.Process().open_files())
+
+    table.close()
+    with questions(table.run_dir) as asked:
+        assert asked.ask("select count(*) as n from ledger").to_pylist() == [{"n": 1}]
+        assert num_open() > 0
+    assert num_open() == 0
+
+
 def test_labels_complete_groups(rft: Rft, table: Table, tmp_path: Path) -> None:
     first, second = table.lease(2)
     table.append("a", [first, second], rewards=(None, None))
@@ -192,10 +237,11 @@ def test_fsck_mends_what_killed_processes_left_unless_it_only_checks(rft: Rft, t
     trained(table)
     leftover = table.run_dir.checkpoints / ".000003.tmp-01234567"
     leftover.mkdir()
-    table.storage.write("segments/x.parquet", b"x")
+    torn = table.run_dir.root / "segments" / "x.parquet.tmp-01234567"
+    torn.write_bytes(b"x")
     assert rft("fsck", "asked").code == 0, "they are young"
     long_ago = time.time() - 700
-    for path in (leftover, table.run_dir.root / "segments" / "x.parquet"):
+    for path in (leftover, torn):
         os.utime(path, (long_ago, long_ago))
     checked = rft("fsck", "asked", "--check")
     assert (checked.code, checked.out.count("without --check mends it")) == (1, 2)
@@ -205,6 +251,23 @@ def test_fsck_mends_what_killed_processes_left_unless_it_only_checks(rft: Rft, t
     table.catalog.trainers.release(generation)
     done = rft("fsck", "asked")
     assert (done.code, done.out.count("mended: ")) == (0, 1)
+    assert not leftover.exists()
+
+
+def test_fsck_goes_on_when_a_trainer_that_begins_removes_the_same(rft: Rft, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(table)
+
+    def listed_and_gone(folder: Path) -> list[Path]:
+        found = leftovers(folder)
+        remove_leftovers(folder)
+        return found
+
+    monkeypatch.setattr("flows.table.leftovers", listed_and_gone)
+    leftover = table.run_dir.checkpoints / ".000003.tmp-01234567"
+    leftover.mkdir()
+    os.utime(leftover, (0, 0))
+    done = rft("fsck", "asked")
+    assert (done.code, done.out.count("mended: ")) == (0, 0)
     assert not leftover.exists()
 
 
@@ -237,7 +300,7 @@ def test_an_export_of_damaged_rows_fails_whole(rft: Rft, table: Table, tmp_path:
     table.segment_file("step-1").unlink()
     done = rft("export", "asked", "out.parquet")
     assert (done.code, done.out, len(done.complaints)) == (1, "", 1)
-    assert "is missing, so nothing was written" in done.err
+    assert "is missing, and the answer asks it; `rft fsck` lists" in done.err
     assert not (tmp_path / "out.parquet").exists()
 
 
@@ -246,6 +309,43 @@ def test_weights_are_exported_as_before(rft: Rft, table: Table, tmp_path: Path) 
     assert rft("export", "asked", "out").out == "wrote version 2 to out\n"
     assert rft("export", "asked", "one", "--version", "1", "--as", "weights").out == "wrote version 1 to one\n"
     assert (tmp_path / "one" / "config.json").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("99", "runs/asked has no files of version 99; it has those of 1, 2"),
+        ("0", "runs/asked has no files of version 0; it has those of 1, 2"),
+        ("²", "--version ²; a number, `newest` or `best` is right"),
+        ("best", "no version of this run was scored; give the recipe `data.evaluation`, or name a version"),
+    ],
+)
+def test_a_version_that_is_not_there_is_the_mistake_of_who_names_it(rft: Rft, table: Table, version: str, said: str) -> None:
+    trained(table)
+    done = rft("export", "asked", "out", "--version", version)
+    assert (done.code, done.out, done.complaints) == (2, "", [f"rft: {said}"])
+    assert table.count("readers") == 0
+
+
+@pytest.mark.parametrize("version", ["1", "newest"])
+def test_weights_are_not_collected_while_they_are_exported(
+    rft: Rft, table: Table, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(table)
+    copy = shutil.copy2
+    store = WeightStore(table.run_dir, table.catalog, table.take_over(), "tiny")
+
+    def after_more_steps(source: Path, target: Path) -> Any:
+        for step in (3, 4):
+            store.publish(step, step, table.run_dir.checkpoint(2) / "model")
+        store.collect(1, set())
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", after_more_steps)
+    assert rft("export", "asked", "out", "--version", version).code == 0
+    assert (tmp_path / "out" / "config.json").read_text() == ("1" if version == "1" else "2")
+    assert table.count("readers") == 0
+    assert [kept.version for kept in table.catalog.versions.all() if kept.uri] == [1 if version == "1" else 2, 4]
 
 
 @pytest.mark.parametrize(

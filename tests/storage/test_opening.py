@@ -83,7 +83,7 @@ def test_an_option_that_can_not_be_right_is_one_line(monkeypatch: pytest.MonkeyP
         "the storage option account_key is not base64; give the key as Azure"
     )
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    line = "the storage option secret_key is env:NO_SUCH_KEY, but NO_SUCH_KEY is not set here; set NO_SUCH_KEY, or name another variable"
+    line = "the storage option secret_key: found 'env:NO_SUCH_KEY'; the environment variable 'NO_SUCH_KEY' must be set here"
     assert refusal("s3://bucket/x", secret_key="env:NO_SUCH_KEY") == line
 
 

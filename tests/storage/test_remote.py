@@ -71,6 +71,13 @@ def test_an_upload_that_fails_leaves_nothing(part: str, storage: Storage, s3_gat
     assert storage.files() == {}
 
 
+def test_an_object_store_is_not_asked_for_what_it_does_not_have(storage: Storage, s3_gate: Gate) -> None:
+    storage.write("segments/a.parquet.tmp-01234567", b"x")
+    s3_gate.seen.clear()
+    assert storage.leftovers("segments") == {}
+    assert s3_gate.seen == []
+
+
 def test_a_killed_upload_shows_nothing(s3_bucket: Bucket, storage: Storage, s3_gate: Gate) -> None:
     reached = Event()
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from rft_core.disk import is_temporary, leftovers
 from rft_core.errors import UserError
+from rft_core.trainer.policy import Policy
 from tests.disks import full_disk
 from tests.tasks.runs import Runs, peak
 
@@ -22,6 +24,23 @@ def test_old_versions_and_checkpoints_go(runs: Runs) -> None:
     assert found.folders("checkpoints") == {"000006"}
     assert sorted(found.versions) == list(range(7))
     assert {version for version, known in found.versions.items() if known.uri} == {5, 6}
+
+
+def test_what_a_killed_publish_leaves_is_known_as_temporary(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[Path] = []
+    save = Policy.save
+
+    def noting(policy: Policy, folder: Path, tokenizer_folder: Path) -> None:
+        saved.append(folder)
+        save(policy, folder, tokenizer_folder)
+
+    monkeypatch.setattr(Policy, "save", noting)
+    values = runs.recipe(steps=2, sync__method="checkpoint")  # a version that is no checkpoint is saved for itself
+    runs.run(values)
+    of_weights = [folder for folder in saved if folder.parent.name == "weights"]
+    assert of_weights
+    assert all(is_temporary(folder.name) for folder in of_weights)
+    assert leftovers(runs.look(values).run_dir.weights) == []
 
 
 def test_the_best_version_is_kept_with_its_files(runs: Runs) -> None:
