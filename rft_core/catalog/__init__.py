@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import Select, column, select, table
 
 from rft_core.catalog import schema
+from rft_core.catalog.admission import Admission
 from rft_core.catalog.audit import Audit, FileRow
 from rft_core.catalog.candidates import Candidate, Candidates
 from rft_core.catalog.claims import Choice, Claim, Claims, Reuse, StepRow
@@ -25,6 +26,7 @@ __all__ = [
     "PRIORITY",
     "REWARD",
     "TRAINER_LEASE_S",
+    "Admission",
     "Applied",
     "Candidate",
     "Candidates",

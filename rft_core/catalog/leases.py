@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, text, update
 
 from rft_core.catalog import schema
+from rft_core.catalog.admission import Admission
 from rft_core.catalog.clock import end_of_lease, is_over, now
 from rft_core.catalog.database import Database
 from rft_core.catalog.trainers import require_generation
@@ -29,6 +31,11 @@ _NEWEST = (
     .group_by(schema.leases.c.slot)
     .subquery()
 )
+_TO_TRY_AGAIN = text(
+    "select position, step, slot, task_id, epoch from leases l where fate in ('expired', 'failed') and not exists"
+    " (select 1 from leases later where later.step = l.step and later.slot = l.slot and later.epoch > l.epoch)"
+    " order by step, slot limit :most"
+)
 _TO_REISSUE = (
     select(schema.leases)
     .join(_NEWEST, (schema.leases.c.slot == _NEWEST.c.slot) & (schema.leases.c.epoch == _NEWEST.c.epoch))
@@ -47,6 +54,8 @@ class Lease:
     position: int
     task_id: str
     epoch: int
+    policy_version: int | None = None
+    """That it is to be sampled with, where a trainer goes on meanwhile."""
 
 
 class Leases:
@@ -90,18 +99,54 @@ class Leases:
                 require_generation(connection, generation)
             _expire(connection, _overdue(connection), "its explorer was not heard of any more")
             issued = self._reissued(connection, step)[:most_again]
-            position = connection.scalar(_POSITION) or 0
-            fresh = fresh if end is None else max(0, min(fresh, end - position))
             last = connection.scalar(_LAST_SLOT, {"of_step": step})
             slot = 0 if last is None else last + 1
-            for offset in range(fresh):
-                task_id = schema.storable(task_id_at(position + offset))  # as whoever reads the lease has it
+            for offset, (position, task_id) in enumerate(_next_tasks(connection, fresh, end, task_id_at)):
                 lease_id = digest("lease", task_id, step, slot + offset, 0)
-                issued.append(Lease(lease_id, step, slot + offset, position + offset, task_id, 0))
+                issued.append(Lease(lease_id, step, slot + offset, position, task_id, 0))
             self._insert(connection, issued, explorer, lease_s)
-            connection.execute(_MOVE, {"name": CURSOR, "to": position + fresh})
         failpoint("lease.after")
         return sorted(issued, key=lambda lease: lease.slot)
+
+    def admit(
+        self,
+        explorer: str,
+        most: int,
+        version: int,
+        admission: Admission,
+        task_id_at: Callable[[int], str],
+        end: int | None,
+        lease_s: float = LEASE_S,
+    ) -> list[Lease]:
+        """Lease tasks beside a trainer that goes on meanwhile, as far as its bound on staleness lets them.
+
+        What must be tried again comes first, in its old slots. A fresh task belongs to the step that would train it if every group were
+        trained in the order of the tasks; any step may take it.
+
+        Args:
+            explorer: Who will run them.
+            most: How many tasks are wanted.
+            version: The policy version that this explorer samples with.
+            admission: The bound.
+            task_id_at: The id of the task at a position of the task set's order.
+            end: The first position that may not be leased; null if there is none.
+            lease_s: Seconds until the leases expire, unless they are renewed.
+
+        Returns:
+            The new leases; fewer than wanted if the bound or the end of the task set says so.
+        """
+        failpoint("lease.before")
+        with self._database.write() as connection:
+            _expire(connection, _overdue(connection), "its explorer was not heard of any more")
+            room = min(most, admission.room(connection, version))
+            issued = [_again(row, version) for row in connection.execute(_TO_TRY_AGAIN, {"most": room})]
+            for position, task_id in _next_tasks(connection, room - len(issued), end, task_id_at):
+                step, slot = position // admission.batch_groups + 1, position % admission.batch_groups
+                lease_id = digest("lease", task_id, step, slot, 0)
+                issued.append(Lease(lease_id, step, slot, position, task_id, 0, version))
+            self._insert(connection, issued, explorer, lease_s)
+        failpoint("lease.after")
+        return issued
 
     def renew(self, explorer: str, lease_s: float = LEASE_S) -> int:
         """A heartbeat: an explorer's leases last this much longer from now. Returns how many it still holds."""
@@ -193,24 +238,28 @@ class Leases:
 
     def _reissued(self, connection: Connection, step: int) -> list[Lease]:
         """New issues for the slots of a step whose newest lease expired, or belongs to a rollout that was rejected."""
-        rows = connection.execute(_TO_REISSUE, {"of_step": step}).mappings()
-        return [
-            Lease(
-                lease_id=digest("lease", row["task_id"], step, row["slot"], row["epoch"] + 1),
-                step=step,
-                slot=row["slot"],
-                position=row["position"],
-                task_id=row["task_id"],
-                epoch=row["epoch"] + 1,
-            )
-            for row in rows
-        ]
+        rows = connection.execute(_TO_REISSUE, {"of_step": step})
+        return [_again(row) for row in rows]
 
     def _insert(self, connection: Connection, issued: list[Lease], explorer: str, lease_s: float) -> None:
         if issued:
             at = now(connection)
             shared = {"explorer": explorer, "issued_at": at, "leased_until": end_of_lease(at, lease_s), "reason": ""}
             connection.execute(_INSERT, [{name: getattr(lease, name) for name in Lease.__slots__} | shared for lease in issued])
+
+
+def _next_tasks(connection: Connection, count: int, end: int | None, task_id_at: Callable[[int], str]) -> list[tuple[int, str]]:
+    """Move the cursor on; returns positions and ids of the tasks that it passes."""
+    position = connection.scalar(_POSITION) or 0
+    count = count if end is None else max(0, min(count, end - position))
+    connection.execute(_MOVE, {"name": CURSOR, "to": position + count})
+    return [(at, schema.storable(task_id_at(at))) for at in range(position, position + count)]  # ids as whoever reads the lease has them
+
+
+def _again(row: Row[Any], version: int | None = None) -> Lease:
+    """A new issue of a lease that came to nothing."""
+    lease_id = digest("lease", row.task_id, row.step, row.slot, row.epoch + 1)
+    return Lease(lease_id, row.step, row.slot, row.position, row.task_id, row.epoch + 1, version)
 
 
 def _leases(connection: Connection, condition: ColumnElement[bool]) -> list[Lease]:

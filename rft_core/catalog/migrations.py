@@ -39,7 +39,7 @@ def _from_1(connection: Connection, op: Operations) -> None:
         table.create(connection)
     for table in (schema.leases, schema.groups):
         for index in table.indexes:
-            index.create(connection)
+            index.create(connection, checkfirst=True)
     connection.execute(text(_OVERLAYS_FROM_1))
     connection.execute(text(_SHAPED_FROM_1))
     connection.execute(text("insert into intents (uri, key, created_at) select uri, key, created_at from intents_1"))
@@ -50,6 +50,13 @@ def _from_1(connection: Connection, op: Operations) -> None:
     connection.execute(text("update groups set queue = 'shaping' where status = 'ready'"))
     connection.execute(text("update groups set queue = 'training' where status = 'ready' and group_id in (select group_id from shaped)"))
     _mark_claimed(connection)
+
+
+def _from_2(connection: Connection, op: Operations) -> None:
+    """Version 3: leases say which policy version they are for, and those to be tried again are found whatever their step."""
+    _add(op, schema.leases, "policy_version")
+    for index in schema.leases.indexes:
+        index.create(connection, checkfirst=True)
 
 
 _OVERLAYS_FROM_1 = """
@@ -80,5 +87,5 @@ def _add(op: Operations, table: Table, *names: str) -> None:
         op.add_column(table.name, Column(name, column.type, nullable=column.nullable, server_default=column.server_default))
 
 
-MIGRATIONS: dict[int, Callable[[Connection, Operations], None]] = {1: _from_1}
+MIGRATIONS: dict[int, Callable[[Connection, Operations], None]] = {1: _from_1, 2: _from_2}
 """For each older schema, the step to the next one."""

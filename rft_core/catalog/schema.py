@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-VERSION = 2
+VERSION = 3
 """Of this schema; kept in `meta`. A catalog of a newer version is refused, an older one is migrated when it is opened."""
 
 
@@ -69,6 +69,11 @@ cursors = Table(
     Column("fingerprint", AnyText, comment="of the task set whose positions these are"),
 )
 
+_TO_TRY_AGAIN: dict[str, Any] = {
+    "sqlite_where": text("fate in ('expired', 'failed')"),
+    "postgresql_where": text("fate in ('expired', 'failed')"),
+}
+
 leases = Table(
     "leases",
     metadata,
@@ -84,8 +89,10 @@ leases = Table(
     Column("fate", AnyText, comment="null while in flight; `stored`: the group's status is the fate; else expired, failed or unused"),
     Column("reason", AnyText, nullable=False, default=""),
     Column("leased_until", Float, comment="on the database's clock; its explorer moves it on, and once it is past the lease expires"),
+    Column("policy_version", Integer, comment="that it is to be sampled with, where a trainer goes on meanwhile; null where it waits"),
     UniqueConstraint("step", "slot", "epoch"),
     Index("leases_in_flight", "explorer", "leased_until", sqlite_where=text("fate is null"), postgresql_where=text("fate is null")),
+    Index("leases_to_try_again", "step", "slot", "epoch", **_TO_TRY_AGAIN),
 )
 
 intents = Table(
