@@ -1,5 +1,6 @@
 """The flow that improves a model: curate, rollout, shape, train, sync."""
 
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 from prefect import flow
@@ -8,7 +9,7 @@ from pydantic import PositiveInt
 
 import tasks
 from rft_core.config import RunConfig, parse
-from tasks.beside import beside
+from tasks.beside import alongside, beside
 from tasks.opening import opened
 from tasks.session import Session
 
@@ -19,6 +20,7 @@ class Stages(Protocol):
     curate: Any
     rollout: Any
     shape: Any
+    gather: Any
     train: Any
     sync: Any
     evaluate: Any
@@ -35,6 +37,23 @@ async def improve(session: Session, do: Stages) -> dict[str, Any]:
             while await do.curate(run, step):
                 await do.rollout(run, step)
                 await do.shape(run, step)
+            await do.train(run, step)
+            await do.sync(run, step)
+            await do.evaluate(run, step)
+            await meanwhile(do.report, run, step)
+    summary: dict[str, Any] = await do.conclude(run)
+    return summary
+
+
+async def improve_beside(session: Session, do: Stages) -> dict[str, Any]:
+    """Learn from what explorers bring that go on meanwhile, step by step."""
+    run = session.run_id
+    exploration = session.exploration
+    await do.evaluate(run, session.first_step - 1)
+    async with beside() as meanwhile, alongside(exploration.go_on()) if exploration else nullcontext():
+        for step in session.steps():
+            if not await do.gather(run, step):
+                break
             await do.train(run, step)
             await do.sync(run, step)
             await do.evaluate(run, step)
@@ -65,4 +84,4 @@ async def rft(config: RunConfig, name: str | None = None, steps: PositiveInt | N
 async def run_recipe(config: RunConfig, do: Stages = tasks) -> dict[str, Any]:
     """Open a run, improve its policy to the last step, and close it."""
     async with opened(config) as session:
-        return await improve(session, do)
+        return await (improve if config.mode == "sync" else improve_beside)(session, do)

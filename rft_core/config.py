@@ -114,14 +114,26 @@ class RolloutConfig(Section):
     """The one deadline of an attempt, for everything that it does, scoring included."""
     max_failed_frac: float = Field(default=0.5, ge=0.0, le=1.0)
     """More failed attempts than this share of a step end the run."""
-    short_batch: Literal["train_partial", "top_up", "skip"] = "train_partial"
-    """When operators and failures leave fewer groups than `batch_groups`: train what is left, lease more, or skip."""
+    short_batch: Literal["train_partial", "top_up", "skip", "wait"] | None = None
+    """When operators and failures leave fewer groups than `batch_groups`: train what is left (what `sync` does if this is left out),
+    lease more, skip, or wait for others (the one way in the other modes)."""
     max_refills: NonNegativeInt = 3
     """How often `top_up` leases more."""
+    at_once: PositiveInt | None = None
+    """Groups that one explorer tries at a time beside a trainer that goes on; `batch_groups` if left out. `sync` tries the whole batch."""
     scorers: PositiveInt = 2
     """Worker processes that run reward functions."""
     environment: ExtensionSpec = ExtensionSpec(name="single_turn")
     engine: ExtensionSpec = ExtensionSpec(name="hf")
+
+
+class ExplorerConfig(Section):
+    """Explorers of one kind."""
+
+    count: PositiveInt = 1
+    """How many processes."""
+    rollout: dict[str, Any] = {}
+    """What they do in another way than `rollout` says, by its keys: their engine, environment, temperature and the like."""
 
 
 class TrainerConfig(Section):
@@ -155,12 +167,12 @@ class SyncConfig(Section):
     method: Literal["checkpoint", "shared"] = "checkpoint"
     """`checkpoint` publishes a folder; `shared` lets engine and trainer of one process use one module."""
     interval: PositiveInt = 1
-    """Steps between syncs: staleness is at most `interval` - 1."""
+    """Steps between syncs."""
     keep: PositiveInt = 2
     """Published versions kept, besides the best and those in use."""
     max_staleness: NonNegativeInt | None = None
-    """Most versions that a trained group may lie behind the one that a step starts from; `interval` - 1 if left out. More of it lets
-    `selection` replay."""
+    """Most versions that a trained group may lie behind the one that a step starts from. If left out: `interval` - 1 in `sync`, where
+    more of it lets `selection` replay; `interval` in `one_step`; 4 x `interval` in `async`."""
 
 
 class CheckpointConfig(Section):
@@ -253,8 +265,11 @@ class RunConfig(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The run's folder under `runs_dir`."""
     runs_dir: str = "runs"
-    mode: Literal["sync"] = "sync"
-    """`sync`: rollout and training take turns in one process."""
+    mode: Literal["sync", "one_step", "async"] = "sync"
+    """`sync`: rollout and training take turns in one process. `one_step`: the next step's rollouts go on beside this step's training, in
+    one process. `async`: explorers and trainer are processes of their own."""
+    explorers: tuple[ExplorerConfig, ...] = (ExplorerConfig(),)
+    """The explorers that `rft run` starts in mode `async`; more may join by `rft explore`."""
     seed: int = 0
     steps: PositiveInt
     """Trainer updates; the run ends earlier if `epochs` are over."""
@@ -281,6 +296,7 @@ CHANGEABLE_ON_RESUME = (
     "steps",
     "epochs",
     "runs_dir",
+    "explorers",
     "evaluation",
     "monitor",
     "checkpoint",

@@ -114,8 +114,9 @@ class Explorer:
         self._held_out_environment = held_out_environment
         self.scorers = scorers
         self._store = store
-        self._asking = 0
-        engine.expect(lambda: self._asking)
+        self._asking: set[AttemptPolicy] = set()
+        """The attempts that may still ask the engine."""
+        engine.expect(lambda: len(self._asking))
 
     async def rollout(
         self, step: int, leases: Sequence[Lease], tasks: Sequence[Task], group_size: int, sampling: Sampling, max_failed_frac: float
@@ -134,33 +135,46 @@ class Explorer:
         Raises:
             RolloutError: Too many attempts failed; says how many for which reason.
         """
-        attempts = [(lease, task, attempt) for lease, task in zip(leases, tasks, strict=True) for attempt in range(group_size)]
-        jobs = [_Job(task, (lease.slot, attempt), (step, task.task_id, lease.slot, attempt)) for lease, task, attempt in attempts]
-        finished = await self._run_all(jobs, sampling, self._environment)
-        rows = [
-            row
-            for (lease, task, attempt), result in zip(attempts, finished, strict=True)
-            for row in self._rows(lease, task, attempt, result, sampling.temperature)
-        ]
-        failure = too_many_failed([result.error for result in finished], max_failed_frac)
-        key = f"step-{step:06d}-{leases[0].slot:04d}-{leases[0].epoch}"
-        await asyncio.to_thread(self._store.append, key, rows, self.name, step, rejected=failure)
+        rows, errors = await self._try_all(leases, tasks, group_size, sampling)
+        failure = too_many_failed(errors, max_failed_frac)
+        await asyncio.to_thread(self._store.append, _key_of(leases[0]), rows, self.name, step, rejected=failure)
         if failure is not None:
             raise RolloutError(f"step {step}: {failure}")
+
+    async def try_one(self, lease: Lease, task: Task, group_size: int, sampling: Sampling) -> list[str | None]:
+        """Try one leased task `group_size` times, and store its group as a segment; returns the error of each attempt."""
+        rows, errors = await self._try_all([lease], [task], group_size, sampling)
+        await asyncio.to_thread(self._store.append, _key_of(lease), rows, self.name, lease.step)
+        return errors
 
     async def answer(self, tasks: Sequence[Task], sampling: Sampling) -> list[Finished]:
         """Try each task once and keep nothing: for evaluation."""
         jobs = [_Job(task, (index, 0), ("evaluation", task.task_id, index)) for index, task in enumerate(tasks)]
         return await self._run_all(jobs, sampling, self._held_out_environment)
 
+    async def _try_all(
+        self, leases: Sequence[Lease], tasks: Sequence[Task], group_size: int, sampling: Sampling
+    ) -> tuple[list[Experience], list[str | None]]:
+        """The rows of `group_size` attempts at each leased task, and the error of each attempt."""
+        attempts = [(lease, task, attempt) for lease, task in zip(leases, tasks, strict=True) for attempt in range(group_size)]
+        jobs = [_Job(task, (lease.slot, attempt), (lease.step, task.task_id, lease.slot, attempt)) for lease, task, attempt in attempts]
+        finished = await self._run_all(jobs, sampling, self._environment)
+        rows = [
+            row
+            for (lease, task, attempt), result in zip(attempts, finished, strict=True)
+            for row in self._rows(lease, task, attempt, result, sampling.temperature)
+        ]
+        return rows, [result.error for result in finished]
+
     async def _run_all(self, jobs: Sequence["_Job"], sampling: Sampling, environment: Callable[[], Environment]) -> list[Finished]:
         """Run attempts side by side."""
-        self._asking = len(jobs)
         policies = [AttemptPolicy(self, sampling, job.order, (self._seed, *job.seed_key)) for job in jobs]
+        self._asking.update(policies)
         runs = [asyncio.create_task(self._attempt(job.task, policy, environment)) for job, policy in zip(jobs, policies, strict=True)]
         try:
             return await asyncio.gather(*runs)
         finally:
+            self._asking.difference_update(policies)
             for run in runs:
                 run.cancel()
 
@@ -172,7 +186,7 @@ class Explorer:
                 async with deadline.limit:
                     trajectories = _checked(await environment().run(task, policy))
             finally:
-                self._asking -= 1
+                self._asking.discard(policy)
             # Scorers keep the rest of the deadline themselves: waiting behind a neighbour that hangs must not count.
             return Finished(trajectories, await self.scorers.score(task, trajectories[-1].response_text, deadline.left_s))
         except TimeoutError as raised:
@@ -224,6 +238,11 @@ class Explorer:
             )
             for index, (source, turn) in enumerate(turns)
         ]
+
+
+def _key_of(first: Lease) -> str:
+    """The idempotence key of the segment whose first group is at a lease."""
+    return f"step-{first.step:06d}-{first.slot:04d}-{first.epoch}"
 
 
 class Deadline:

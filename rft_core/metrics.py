@@ -1,5 +1,6 @@
 """Every metric: its name, its unit, what it means. No other module names one by a string."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,6 +35,17 @@ NUM_GROUPS = _metric("batch/num_groups", "groups", "groups that the step was tra
 DROPPED_GROUPS = _metric("batch/dropped_groups", "groups", "groups left out by operators")
 LEFT_OUT = _metric("batch/left_out", "groups", "groups that selection passed over: stale, cooling down, or not matching")
 STALENESS_MAX = _metric("batch/staleness_max", "versions", "version the step starts from, minus the oldest version that sampled its batch")
+STALENESS_MEAN = _metric("batch/staleness_mean", "versions", "the same, mean over the groups of the batch")
+MOST_BEHIND = 8
+"""From so many versions on, groups are counted together."""
+_BEHIND = [
+    _metric(
+        f"batch/staleness_{versions}{'_or_more' if versions == MOST_BEHIND else ''}",
+        "groups",
+        f"groups that lay {versions} versions behind",
+    )
+    for versions in range(MOST_BEHIND + 1)
+]
 
 LOSS = _metric("trainer/loss", "nat", "the loss of the whole batch, mean over its updates")
 GRAD_NORM = _metric("trainer/grad_norm", "1", "global norm of the gradient before clipping, mean over updates")
@@ -52,6 +64,7 @@ EVAL_FAILED_FRAC = _metric("evaluation/failed_frac", "1", "held-out tasks whose 
 EVAL_TASKS = _metric("evaluation/num_tasks", "tasks", "held-out tasks that were scored")
 
 ROLLOUT_S = _metric("time/rollout_s", "s", "generation and scoring")
+WAIT_S = _metric("time/wait_s", "s", "waiting for the batch, beside explorers that go on")
 SHAPE_S = _metric("time/shape_s", "s", "operators and overlay")
 TRAIN_S = _metric("time/train_s", "s", "reading the batch and updating the policy")
 SYNC_S = _metric("time/sync_s", "s", "publishing the weights")
@@ -61,6 +74,20 @@ CHECKPOINT_S = _metric("time/checkpoint_s", "s", "writing the trainer's state")
 def described() -> list[Metric]:
     """All metrics, in the order in which they are declared."""
     return list(_ALL.values())
+
+
+def staleness(behind: Mapping[int, int]) -> dict[str, float]:
+    """The histogram of a batch.
+
+    Args:
+        behind: By versions, how many groups lay so far behind the version that the step starts from.
+    """
+    counts = Counter[str]()
+    for versions, groups in behind.items():
+        counts[_BEHIND[min(versions, MOST_BEHIND)]] += groups
+    total = sum(behind.values())
+    mean_behind = sum(versions * groups for versions, groups in behind.items()) / total if total else 0.0
+    return {STALENESS_MAX: float(max(behind, default=0)), STALENESS_MEAN: mean_behind, **{name: float(n) for name, n in counts.items()}}
 
 
 def known(figures: dict[str, float]) -> dict[str, float]:

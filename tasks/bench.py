@@ -62,7 +62,7 @@ async def bench_opened(root: str) -> AsyncIterator[Bench]:
         table = open_known(run_dir, config, reader())
         catalog = table.catalog
         parts.callback(catalog.close)
-        explorer = build_explorer(config, folder, table.store, computer)
+        explorer = build_explorer(reader(), config, folder, table.store, computer)
         parts.push_async_callback(explorer.scorers.close)
         parts.push_async_callback(explorer.engine.close)
         parts.callback(catalog.versions.release, reader())

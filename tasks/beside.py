@@ -31,3 +31,29 @@ async def beside() -> AsyncIterator[Callable[..., Awaitable[None]]]:
     finally:
         if current is not None:
             await asyncio.gather(current, return_exceptions=True)
+
+
+@asynccontextmanager
+async def alongside(work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
+    """Let work go on for as long as the block lasts. Where it fails the block is cancelled, and its error raised in the place of that."""
+    owner = asyncio.current_task()
+    assert owner is not None, "a coroutine runs in a task"
+    going_on = asyncio.create_task(work)
+
+    def stop_the_block(ended: asyncio.Task[Any]) -> None:
+        if not ended.cancelled() and ended.exception() is not None:
+            owner.cancel()
+
+    going_on.add_done_callback(stop_the_block)
+    try:
+        yield
+    except asyncio.CancelledError:
+        error = going_on.exception() if going_on.done() and not going_on.cancelled() else None
+        if error is None:
+            raise
+        owner.uncancel()
+        raise error from None
+    finally:
+        going_on.remove_done_callback(stop_the_block)
+        going_on.cancel()
+        await asyncio.gather(going_on, return_exceptions=True)

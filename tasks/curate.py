@@ -3,6 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rft_core.plan import short_batch
 from tasks.session import Session, get
 
 
@@ -33,7 +34,7 @@ def num_fresh(session: Session, step: int) -> int:
     if not fates:
         return rollout.batch_groups
     rounds = session.catalog.segments.num_appends(step)
-    refills = rollout.short_batch == "top_up" and 0 < rounds <= rollout.max_refills
+    refills = short_batch(session.config) == "top_up" and 0 < rounds <= rollout.max_refills
     waits = session.catalog.leases.num_to_reissue(step) or session.catalog.segments.to_shape()
     if not refills or waits:
         return 0

@@ -32,6 +32,10 @@ async def evaluate(run: str, step: int) -> dict[str, float]:
     known = session.catalog.versions.evaluation(HELD_OUT, step)
     if known is None:
         with session.doing("evaluate", step):
+            if session.exploration is not None:
+                await session.exploration.follow()
+            elif session.config.mode == "async":
+                await session.engine.load(step, session.policy.module)  # it only scores here, between steps
             answers = await score(session.explorer, held_out_tasks(tasks, session.config), session.config)
         rows = [{"version": step, **row} for row in answers]
         file = await session.compute(session.store.write_answers, f"{HELD_OUT}-v{step:06d}", rows)

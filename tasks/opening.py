@@ -30,11 +30,14 @@ from rft_core.trainer.convert import materialise
 from rft_core.trainer.policy import Policy
 from rft_core.trainer.trainer import Trainer
 from rft_core.weights import WeightStore
+from tasks.explore import Exploration
 from tasks.progress import watcher
 from tasks.session import Session, live
 
 EXPLORER = "explorer-0"
 """Name of the explorer that shares a process with the trainer."""
+TRAINER = "trainer"
+"""Name under which a trainer writes that has no explorer in its process."""
 
 
 @asynccontextmanager
@@ -49,9 +52,8 @@ async def opened(config: RunConfig) -> AsyncIterator[Session]:
     run_dir.create()
     before = _earlier_recipe(run_dir, config)
     async with AsyncExitStack() as parts:
-        table = (
-            open_known(run_dir, config, EXPLORER) if before else open_table(run_dir, config, pipeline_version(config.operators), EXPLORER)
-        )
+        writer = TRAINER if config.mode == "async" else EXPLORER
+        table = open_known(run_dir, config, writer) if before else open_table(run_dir, config, pipeline_version(config.operators), writer)
         parts.callback(table.catalog.close)
         generation = table.catalog.trainers.take_over(this_process())
         parts.callback(table.catalog.trainers.release, generation)
@@ -126,6 +128,8 @@ async def _assemble(config: RunConfig, run_dir: RunDir, table: Table, generation
     progress.note(f"loading {config.model.path}")
     computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
     parts.callback(computer.shutdown)
+    sampler = computer if config.mode != "one_step" else ThreadPoolExecutor(max_workers=1, thread_name_prefix="sample")
+    parts.callback(sampler.shutdown)
     loop = asyncio.get_running_loop()
     base_folder = await loop.run_in_executor(computer, materialise, locate(config.model.path))
     resolved = await loop.run_in_executor(computer, plan.resolve, config)  # now that the model is here to be checked
@@ -135,7 +139,7 @@ async def _assemble(config: RunConfig, run_dir: RunDir, table: Table, generation
         remove_leftovers(folder)
     monitor = await loop.run_in_executor(computer, _open_monitor, config, run_dir)
     parts.push_async_exit(partial(_finish, monitor, partial(_is_mine, table.catalog, generation)))
-    explorer = build_explorer(config, base_folder, table.store, computer)
+    explorer = build_explorer(EXPLORER, config, base_folder, table.store, sampler)
     parts.push_async_callback(explorer.scorers.close)
     parts.push_async_callback(explorer.engine.close)
     parts.callback(catalog.versions.release, reader_of(generation))
@@ -146,7 +150,7 @@ async def _assemble(config: RunConfig, run_dir: RunDir, table: Table, generation
         held_out = await loop.run_in_executor(computer, plan.open_held_out, config)
     policy = await loop.run_in_executor(computer, Policy.load, base_folder, config.model.dtype)
     algorithm = algorithms.build(config.algorithm.name, config.algorithm.args, "algorithm")
-    return Session(
+    session = Session(
         config=config,
         run_dir=run_dir,
         generation=generation,
@@ -166,6 +170,9 @@ async def _assemble(config: RunConfig, run_dir: RunDir, table: Table, generation
         computer=computer,
         progress=progress,
     )
+    if config.mode == "one_step":
+        session.exploration = Exploration(config, run_dir, catalog, explorer, base_folder, tasks, reader_of(generation))
+    return session
 
 
 def _leave_reason(
@@ -220,7 +227,7 @@ def open_scorers(config: RunConfig) -> Scorers:
     return ScorerPool(config.rewards, config.rollout.scorers) if config.rewards else Unscored()
 
 
-def build_explorer(config: RunConfig, base_folder: Path, store: ExperienceStore, computer: ThreadPoolExecutor) -> Explorer:
+def build_explorer(name: str, config: RunConfig, base_folder: Path, store: ExperienceStore, computer: ThreadPoolExecutor) -> Explorer:
     """An explorer with its scorers, and with its engine, which has no weights yet."""
     tokenizer = Tokenizer(base_folder)
     engine_spec, environment = config.rollout.engine, config.rollout.environment
@@ -237,7 +244,7 @@ def build_explorer(config: RunConfig, base_folder: Path, store: ExperienceStore,
         compute=computer,
     )
     return Explorer(
-        name=EXPLORER,
+        name=name,
         seed=config.seed,
         engine=engine,
         tokenizer=tokenizer,
@@ -259,7 +266,8 @@ async def _go_on(session: Session, before: RunConfig | None) -> None:
     else:
         session.first_step = await _restore(session, newest) + 1
     session.ends_at = session.catalog.leases.exhausted_at(session.end)
-    await load_engine(session, session.first_step - 1)
+    if session.config.mode == "sync":
+        await load_engine(session, session.first_step - 1)
     if session.first_step <= session.last_step:
         session.run_dir.summary_file.unlink(missing_ok=True)  # of a shorter run, which is no longer the whole of it
     session.timeline.mark_ready()

@@ -14,6 +14,7 @@ from rft_core.buffer import read_answers
 from rft_core.catalog import HELD_OUT, StepRow
 from rft_core.failpoints import failpoint
 from rft_core.types import Experience
+from tasks.measure import groups_for
 from tasks.session import Session, get
 
 
@@ -64,7 +65,8 @@ def step_row(session: Session, step: int) -> StepRow:
 
 def samples(session: Session, step: int, count: int) -> list[Experience]:
     """The best and the worst answers of a step, at most `count`, with the rewards that they have by now."""
-    groups = session.store.groups(session.store.kept(session.catalog.segments.groups_of_step(step)))
+    claim = session.catalog.claims.find(step)
+    groups = session.store.groups(session.store.kept(list(groups_for(session, claim)))) if claim else []
     rewarded = [replace(row, reward=group.labelled.get(row.experience_id, row.reward)) for group in groups for row in group.rows]
     rows = sorted(rewarded, key=lambda row: (row.reward is not None, row.reward or 0.0), reverse=True)
     return rows if len(rows) <= count else [*rows[: count - count // 2], *rows[len(rows) - count // 2 :]]

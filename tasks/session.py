@@ -25,6 +25,7 @@ from rft_core.taskset import TaskSet
 from rft_core.trainer.policy import Policy
 from rft_core.trainer.trainer import Trainer
 from rft_core.weights import WeightStore
+from tasks.explore import Exploration
 from tasks.progress import SILENT, Progress
 from tasks.timeline import Timeline
 
@@ -75,6 +76,8 @@ class Session:
 
     exported: int = -1
     """The last step that this process brought to the monitor; everything before it is told again after a start."""
+    exploration: Exploration | None = None
+    """The explorer that goes on beside the trainer in this process, in mode `one_step`."""
     progress_artifact: UUID | None = None
     """The run's progress bar in the Prefect UI, once it has one."""
 

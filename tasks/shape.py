@@ -16,10 +16,16 @@ async def shape(run: str, step: int) -> int:
     """Shape the groups that wait for it; returns how many of them operators dropped."""
     session = get(run)
     with session.doing("shape", step):
-        dropped = 0
-        for segment, group_ids in session.catalog.segments.to_shape().items():
-            dropped += await session.compute(_shape_groups, session, segment, group_ids)
+        dropped = await shape_waiting(session)
     session.measured(step)[metrics.SHAPE_S] = session.timeline.last("shape")
+    return dropped
+
+
+async def shape_waiting(session: Session) -> int:
+    """Shape the groups that wait for it now; returns how many of them operators dropped."""
+    dropped = 0
+    for segment, group_ids in session.catalog.segments.to_shape().items():
+        dropped += await session.compute(_shape_groups, session, segment, group_ids)
     return dropped
 
 

@@ -22,7 +22,8 @@ async def sync(run: str, step: int) -> int:
         await session.compute(_publish, session, step)
     session.measured(step)[metrics.SYNC_S] = session.timeline.last("sync")
     _commit(session, step)
-    await load_engine(session, step)
+    if session.config.mode == "sync":  # else whoever explores follows by itself, and an evaluation asks for what it scores
+        await load_engine(session, step)
     await session.compute(_collect, session)
     return step
 

@@ -4,15 +4,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft_core import metrics
-from rft_core.buffer import Wanted, chooser
 from rft_core.catalog import Claim
 from rft_core.disk import folder_written_whole, no_space
-from rft_core.errors import SegmentError
 from rft_core.failpoints import failpoint
 from rft_core.operators.table import group_of
-from rft_core.plan import max_staleness
 from rft_core.trainer import checkpoint
 from rft_core.trainer.batch import make_batch
+from tasks.choose import choose
 from tasks.measure import measure_rollout
 from tasks.session import Session, get
 
@@ -23,7 +21,8 @@ async def train(run: str, step: int) -> dict[str, float]:
     session = get(run)
     claim = session.catalog.claims.find(step)
     if claim is None:
-        claim = await session.compute(_choose, session, step)
+        claim = await session.compute(choose, session, step)
+    assert claim is not None, "of a batch of any size there is a claim"
     with session.doing("train", step):
         figures = await session.compute(_update, session, claim)
     session.measured(step).update(figures)
@@ -36,40 +35,13 @@ async def train(run: str, step: int) -> dict[str, float]:
     return session.measured(step)
 
 
-def _choose(session: Session, step: int) -> Claim:
-    """Claim the groups of a step's batch, in order, and the state of the table that they are read at."""
-    rollout = session.config.rollout
-    matching = _matching(session)
-    choose = chooser(session.table.selector, Wanted(step, rollout.batch_groups), matching, rollout.short_batch == "skip")
-    staleness = max_staleness(session.config)
-    return session.catalog.claims.make(step, choose, step - 1, staleness, session.pipeline, session.generation)
-
-
-def _matching(session: Session) -> set[str] | None:
-    """The groups that the recipe's condition holds for; null where it has none.
-
-    Raises:
-        SegmentError: It can't be known, since a file can't be read.
-    """
-    condition = session.config.selection.where
-    if condition is None:
-        return None
-    questions = session.questions()
-    matching = questions.groups_where(condition)
-    for uri, problem in questions.damaged.items():
-        raise SegmentError(
-            f"selection.where can't be asked: {uri} {problem}", "restore it from a copy; `rft fsck` lists all that is damaged"
-        )
-    return matching
-
-
 def _update(session: Session, claim: Claim) -> dict[str, float]:
     stored = session.store.groups(claim.group_ids, claim.snapshot["pipeline"], claim.snapshot["sequence"])
     batch = make_batch([group_of(group) for group in stored], session.algorithm)
     session.batches[claim.step] = batch.group_ids, batch.left_out
     figures = session.trainer.step(claim.step, batch)
     figures |= measure_rollout(session, claim)
-    figures[metrics.STALENESS_MAX] = float(claim.snapshot["staleness"])
+    figures |= metrics.staleness({int(versions): groups for versions, groups in claim.snapshot.get("behind", {}).items()})
     figures[metrics.LEFT_OUT] = float(sum(claim.left_out.values()))
     return figures
 

@@ -76,7 +76,7 @@ def test_sections_are_frozen_and_refuse_unknown_keys() -> None:
         ("rollout", None, "rollout: found None; input should be a valid dictionary"),
         ("name", "a/b", "name: found 'a/b'; string should match pattern"),
         ("name", "", "name: found ''; string should match pattern"),
-        ("mode", "async", "mode: found 'async'; input should be 'sync'"),
+        ("mode", "offline", "mode: found 'offline'; input should be 'sync', 'one_step' or 'async'"),
         ("rollout.temperature", "hot", "rollout.temperature: found 'hot'; input should be a valid number"),
         ("trainer.betas", [0.9], "trainer.betas.1: found None; this key is required"),
         ("model.path", "x" * 500 + "\n", None),

@@ -1,6 +1,7 @@
 """Claims and steps: what each step is trained on, chosen once, and what came of it."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, case, insert, select, text, update
 
 from rft_core.catalog import schema
+from rft_core.catalog.admission import last_committed
 from rft_core.catalog.candidates import Candidate, Candidates
 from rft_core.catalog.clock import now
 from rft_core.catalog.database import Database, current_sequence
@@ -15,6 +17,8 @@ from rft_core.catalog.files import in_parts
 from rft_core.catalog.trainers import require_generation
 from rft_core.failpoints import failpoint
 from rft_core.types import Source
+
+_WAITING = text("select group_id from groups where queue = 'training' limit :most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class Claim:
     step: int
     group_ids: tuple[str, ...]
     snapshot: Mapping[str, Any]
-    """The `sequence` number of the state, the `pipeline` whose overlays count, and the `staleness` of the oldest group."""
+    """The `sequence` number of the state, the `pipeline` whose overlays count, the `staleness` of the oldest group, and how many groups lie
+    how many versions `behind`."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """How many groups the selection passed over, by reason."""
 
@@ -76,8 +81,15 @@ class Claims:
             return _claim(connection, step)
 
     def make(
-        self, step: int, choose: Callable[[Candidates], Choice], version: int, max_staleness: int, pipeline: str | None, generation: int
-    ) -> Claim:
+        self,
+        step: int,
+        choose: Callable[[Candidates], Choice],
+        version: int,
+        max_staleness: int,
+        pipeline: str | None,
+        generation: int,
+        least: int = 0,
+    ) -> Claim | None:
         """Choose a step's batch, once: a step that has a claim keeps it.
 
         The choice, the groups that it takes and what it leaves out become part of the catalog in one transaction.
@@ -89,6 +101,10 @@ class Claims:
             max_staleness: Most versions that a group may lie behind it; groups that lie further are stale from now on.
             pipeline: Version of the pipeline of operators whose overlays the batch is read with.
             generation: Of this trainer.
+            least: A choice of fewer groups is no claim: the step waits for others, and what is stale is so all the same.
+
+        Returns:
+            The claim; null where there were too few groups for one.
 
         Raises:
             LostClaimError: Another trainer took over.
@@ -100,8 +116,15 @@ class Claims:
             if claim is None:
                 num_stale = _let_go_stale(connection, version - max_staleness, step)
                 choice = choose(Candidates(connection))
-                staleness = max((version - group.lowest_version for group in choice.groups), default=0)
-                snapshot = {"sequence": current_sequence(connection), "pipeline": pipeline, "staleness": staleness}
+                if len(choice.groups) < least:
+                    return None
+                behind = Counter(version - group.lowest_version for group in choice.groups)
+                snapshot = {
+                    "sequence": current_sequence(connection),
+                    "pipeline": pipeline,
+                    "staleness": max(behind, default=0),
+                    "behind": {str(versions): groups for versions, groups in sorted(behind.items())},
+                }
                 left_out = {**choice.left_out, **({"stale": num_stale} if num_stale else {})}
                 claim = Claim(step, tuple(group.group_id for group in choice.groups), snapshot, left_out)
                 _take(connection, step, choice)
@@ -137,6 +160,16 @@ class Claims:
                 ready = (table.c.group_id == group_id) & (table.c.status == "ready")
                 connection.execute(update(table).where(ready).values(status="dropped", reason=reason, queue=None))
         failpoint("step.after")
+
+    def last_committed(self) -> int:
+        """The last step that was committed; 0 before the first one."""
+        with self._database.read() as connection:
+            return last_committed(connection)
+
+    def num_candidates(self, most: int) -> int:
+        """How many groups wait for training, as far as to a number: the choice of a step may pass some of them over."""
+        with self._database.read() as connection:
+            return len(connection.execute(_WAITING, {"most": most}).all())
 
     def steps(self, up_to: int | None = None) -> list[StepRow]:
         """The committed steps in order, up to and with a number."""

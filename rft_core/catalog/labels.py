@@ -77,6 +77,11 @@ class Labels:
         failpoint("label.after")
         return Applied(len(fresh), len(labels) - len(fresh), completed)
 
+    def num_due(self) -> int:
+        """How many groups wait for labels until a deadline."""
+        with self._database.read() as connection:
+            return connection.scalar(text("select count(*) from groups where queue = 'labels' and due_at is not null")) or 0
+
     def prioritise(self, priorities: dict[str, float]) -> None:
         """Set the priority of groups, by id."""
         with self._database.write() as connection:

@@ -23,6 +23,7 @@ REISSUED = ("expired", "failed")
 
 _INSERT = insert(schema.leases)
 _POSITION = select(schema.cursors.c.position).where(schema.cursors.c.name == CURSOR)
+_IN_FLIGHT = text("select count(*) from leases where fate is null")
 _MOVE = text("insert into cursors (name, position) values (:name, :to) on conflict (name) do update set position = excluded.position")
 _LAST_SLOT = select(func.max(schema.leases.c.slot)).where(schema.leases.c.step == bindparam("of_step"))
 _NEWEST = (
@@ -207,6 +208,20 @@ class Leases:
                 raise RunError(
                     "the task set is another one than this run began with", "restore its file, or set another `name` for a new run"
                 )
+
+    def num_in_flight(self) -> int:
+        """How many leases are open."""
+        with self._database.read() as connection:
+            return connection.scalar(_IN_FLIGHT) or 0
+
+    def is_exhausted(self, end: int | None) -> bool:
+        """Whether the task set has no further task: all were leased, nothing is in flight, and nothing must be tried again."""
+        if end is None:
+            return False
+        with self._database.read() as connection:
+            if (connection.scalar(_POSITION) or 0) < end or connection.scalar(_IN_FLIGHT):
+                return False
+            return connection.execute(_TO_TRY_AGAIN, {"most": 1}).first() is None
 
     def exhausted_at(self, end: int | None) -> int | None:
         """The step that leased the last task before `end`; null while there are more, or no end."""

@@ -53,8 +53,9 @@ def _from_1(connection: Connection, op: Operations) -> None:
 
 
 def _from_2(connection: Connection, op: Operations) -> None:
-    """Version 3: leases say which policy version they are for, and those to be tried again are found whatever their step."""
+    """Version 3: leases say which policy version they are for, those to be tried again are found whatever their step, readers are known."""
     _add(op, schema.leases, "policy_version")
+    _add(op, schema.readers, "identity")
     for index in schema.leases.indexes:
         index.create(connection, checkfirst=True)
 

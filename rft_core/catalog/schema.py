@@ -260,8 +260,9 @@ readers = Table(
     "readers",
     metadata,
     Column("reader", AnyText, primary_key=True),
-    Column("version", Integer, nullable=False, comment="in use; its files are not collected"),
+    Column("version", Integer, nullable=False, comment="in use; its files are not collected. -1 before the first one"),
     Column("seen_at", Float, nullable=False),
+    Column("identity", AnyText, nullable=False, server_default="", comment="by which another process of its machine sees whether it lives"),
 )
 
 evaluations = Table(

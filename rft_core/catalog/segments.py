@@ -275,12 +275,25 @@ class Segments:
         with self._database.read() as connection:
             return {row.group_id: row.size for row in connection.execute(query)}
 
-    def groups_of_step(self, step: int) -> list[str]:
-        """Ids of the groups that were sampled for a step, late ones left out, in slot order."""
+    def groups_of_step(self, step: int) -> dict[str, str]:
+        """The groups that were sampled for a step, late ones left out, in slot order, each with its status."""
         table = schema.groups.c
-        query = select(table.group_id).where((table.step == step) & (table.status != "late")).order_by(table.slot, table.origin)
+        of_step = (table.step == step) & (table.status != "late")
+        query = select(table.group_id, table.status).where(of_step).order_by(table.slot, table.origin)
         with self._database.read() as connection:
-            return list(connection.scalars(query))
+            return {row.group_id: row.status for row in connection.execute(query)}
+
+    def groups_between(self, after: int, upto: int) -> dict[str, str]:
+        """The groups that came between two states of the table, in commit and slot order, each with its status."""
+        groups, segments = schema.groups.c, schema.segments.c
+        query = (
+            select(groups.group_id, groups.status)
+            .join_from(schema.groups, schema.segments, segments.key == groups.origin)
+            .where((segments.sequence > after) & (segments.sequence <= upto))
+            .order_by(segments.sequence, groups.slot)
+        )
+        with self._database.read() as connection:
+            return {row.group_id: row.status for row in connection.execute(query)}
 
     def num_appends(self, step: int) -> int:
         """How many appends brought groups for a step, in time."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from rft_core import metrics
 from rft_core.catalog import schema
@@ -12,8 +12,11 @@ from rft_core.catalog.clock import is_recent, now
 from rft_core.catalog.database import Database
 from rft_core.catalog.files import StoredFile, take_intent
 from rft_core.catalog.trainers import require_generation
-from rft_core.errors import ReproducibilityError
+from rft_core.errors import ReproducibilityError, RunError
+from rft_core.processes import Process, is_gone
 
+READER_LEASE_S = 60.0
+"""A reader that was not heard of for so long may be replaced by another of its name."""
 HELD_OUT = "held_out"
 """Name of the recipe's evaluation set among the evaluations."""
 
@@ -91,6 +94,11 @@ class Versions:
         with self._database.read() as connection:
             return [Version(*row) for row in connection.execute(select(*columns).order_by(schema.weights.c.version))]
 
+    def newest(self) -> int:
+        """The newest version that has files; 0, the base model, where none has."""
+        with self._database.read() as connection:
+            return connection.scalar(select(func.max(schema.weights.c.version)).where(schema.weights.c.uri.is_not(None))) or 0
+
     def find(self, version: int) -> Version | None:
         return next((known for known in self.all() if known.version == version), None)
 
@@ -115,11 +123,28 @@ class Versions:
         with self._database.write() as connection:
             connection.execute(update(schema.weights).where(schema.weights.c.version == version).values(uri=None))
 
+    def enter(self, reader: str, process: Process) -> None:
+        """Take a name as a reader, before the first version is used.
+
+        Raises:
+            RunError: Another process that may be at work has the name.
+        """
+        table = schema.readers
+        with self._database.write() as connection:
+            at = now(connection)
+            found = connection.execute(select(table).where(table.c.reader == reader)).first()
+            if found is not None and abs(at - found.seen_at) < READER_LEASE_S and not is_gone(found.identity):
+                raise RunError(f"{reader} is at work already, last heard of {at - found.seen_at:.0f} s ago", "give this one another name")
+            connection.execute(delete(table).where(table.c.reader == reader))
+            connection.execute(insert(table).values(reader=reader, version=-1, seen_at=at, identity=process.identity))
+
     def acknowledge(self, reader: str, version: int) -> None:
         """Say that a reader uses a version from now on."""
+        table = schema.readers
         with self._database.write() as connection:
-            connection.execute(delete(schema.readers).where(schema.readers.c.reader == reader))
-            connection.execute(insert(schema.readers).values(reader=reader, version=version, seen_at=now(connection)))
+            values = {"version": version, "seen_at": now(connection)}
+            if not connection.execute(update(table).where(table.c.reader == reader).values(values)).rowcount:
+                connection.execute(insert(table).values(reader=reader, **values))
 
     def seen(self, reader: str) -> None:
         """A heartbeat: the reader still uses its version."""

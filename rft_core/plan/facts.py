@@ -3,6 +3,7 @@
 import math
 
 from rft_core.base_model import BaseModel
+from rft_core.catalog import Admission
 from rft_core.config import RunConfig
 from rft_core.errors import ConfigError
 from rft_core.taskset import TaskSet, open_taskset
@@ -18,8 +19,18 @@ def last_step(config: RunConfig, num_tasks: int) -> int:
 
 def max_staleness(config: RunConfig) -> int:
     """Most versions that a trained group may lie behind the one that its step starts from."""
-    wanted = config.sync.max_staleness
-    return config.sync.interval - 1 if wanted is None else wanted
+    wanted, interval = config.sync.max_staleness, config.sync.interval
+    return {"sync": interval - 1, "one_step": interval, "async": 4 * interval}[config.mode] if wanted is None else wanted
+
+
+def short_batch(config: RunConfig) -> str:
+    """What becomes of a batch that operators and failures leave short."""
+    return config.rollout.short_batch or ("train_partial" if config.mode == "sync" else "wait")
+
+
+def admission(config: RunConfig) -> Admission:
+    """How far explorers may run ahead of the trainer."""
+    return Admission(config.rollout.batch_groups, max_staleness(config))
 
 
 def is_due(step: int, every: int | None, last: int) -> bool:

@@ -30,7 +30,7 @@ def test_a_commit_makes_the_segment_and_closes_its_leases(catalog: Catalog) -> N
     assert catalog.segments.files() == [("a", file)]
     assert catalog.segments.intended_uris() == []
     assert catalog.leases.open(1) == []
-    assert waiting(catalog) == group_ids(issued) == catalog.segments.groups_of_step(1)
+    assert waiting(catalog) == group_ids(issued) == list(catalog.segments.groups_of_step(1))
     assert catalog.segments.groups_in("a") == dict.fromkeys(group_ids(issued), 4)
     assert catalog.segments.of_groups(group_ids(issued)) == dict.fromkeys(group_ids(issued), ("a", file))
     assert catalog.segments.totals() == {"segments": 1, "rows": 8, "bytes": 100}
@@ -101,7 +101,7 @@ def test_groups_whose_leases_ended_are_kept_as_late_and_never_selected(catalog: 
     assert catalog.leases.fates() == {"expired": 3, "in_flight": 3}
     found = rows(catalog, "groups", "slot")
     assert [(row["status"], row["queue"], row["reason"]) for row in found] == [("late", None, "its lease had ended: expired")] * 3
-    assert waiting(catalog) == catalog.segments.groups_of_step(1) == []
+    assert waiting(catalog) == list(catalog.segments.groups_of_step(1)) == []
     assert catalog.segments.of_groups(group_ids(issued)) == dict.fromkeys(group_ids(issued), ("late", file))
     store(catalog, "in-time", again)
     assert waiting(catalog) == group_ids(again)

@@ -23,11 +23,12 @@ def table(tmp_path: Path) -> Iterator[Table]:
     opened.close()
 
 
-def measure(table: Table, step: int = 1, at: int | None = None) -> dict[str, float]:
-    """A session is asked for nothing else than its catalog and its store."""
+def measure(table: Table, step: int = 1, at: int | None = None, mode: str = "sync") -> dict[str, float]:
+    """A session is asked for nothing else than its catalog, its store and its mode."""
     sequence = table.catalog.segments.snapshot() if at is None else at
     claim = Claim(step, [], {"sequence": sequence, "pipeline": "p", "staleness": 0}, {})
-    return measure_rollout(cast(Session, SimpleNamespace(catalog=table.catalog, store=table.store)), claim)
+    session = SimpleNamespace(catalog=table.catalog, store=table.store, config=SimpleNamespace(mode=mode))
+    return measure_rollout(cast(Session, session), claim)
 
 
 def sampled(length: int, **changes: Any) -> dict[str, Any]:
@@ -92,3 +93,14 @@ def test_what_cannot_be_measured_is_left_out(table: Table) -> None:
     assert measure(table) == {}
     table.append("a", table.lease(), (None, None), error="RewardError: no")
     assert measure(table) == {metrics.NUM_ATTEMPTS: 2.0, metrics.FAILED_FRAC: 1.0, metrics.DROPPED_GROUPS: 0.0}
+
+
+def test_beside_explorers_those_count_that_came_since_the_batch_before(table: Table) -> None:
+    generation = table.take_over()
+    table.append("a", table.lease(), rewards=(1.0,))
+    first = table.claim(1, generation)
+    table.append("b", table.lease(2, step=7), rewards=(0.0, 0.0))
+    second = table.claim(2, generation)
+    table.append("c", table.lease(), rewards=(1.0,))
+    found = [measure(table, claim.step, claim.snapshot["sequence"], mode="async") for claim in (first, second)]
+    assert [(figures[metrics.NUM_ATTEMPTS], figures[metrics.REWARD_MEAN]) for figures in found] == [(1.0, 1.0), (4.0, 0.0)]
