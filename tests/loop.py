@@ -6,12 +6,15 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import tasks
+from flows.explore import explore_run
 from flows.rft import run_recipe
 from rft_core.catalog import Catalog
 from rft_core.config import parse
@@ -47,6 +50,30 @@ def _child(values: dict[str, Any], kill_at: str | None, environment: dict[str, s
     if kill_at:
         os.environ["TIDEMILL_KILL_AT"] = kill_at
     run(values)
+
+
+def explore(values: dict[str, Any], name: str, changes: dict[str, Any] | None = None) -> int:
+    """Explore in this process for a run that a trainer works on, as soon as it has begun."""
+    while not run_dir(values).recipe_file.exists():
+        time.sleep(0.05)
+    return asyncio.run(explore_run(str(run_dir(values).root), name, changes))
+
+
+def start(function: Callable[..., Any], *args: Any, kill_at: str | None = None) -> Any:
+    """Start `run` or `explore` in a process of its own, which perhaps kills itself."""
+    child = FORK.Process(target=_started, args=(function.__name__, args, kill_at))
+    child.start()
+    return child
+
+
+def _started(function: str, args: tuple[Any, ...], kill_at: str | None) -> None:
+    import torch
+
+    os.setsid()
+    torch.set_num_threads(1)
+    if kill_at:
+        os.environ["TIDEMILL_KILL_AT"] = kill_at
+    {"run": run, "explore": explore}[function](*args)
 
 
 def run_in_child(

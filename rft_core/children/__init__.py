@@ -1,0 +1,1 @@
+"""Runs processes as children of one parent, none of which outlives it."""
