@@ -1,6 +1,7 @@
 """A trainer and explorers in processes of their own, which meet only in the table and the weight store."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,27 @@ def test_two_explorers_and_a_trainer(values: dict[str, Any]) -> None:
         assert child.exitcode == 0
     check(values)
     assert {row["explorer"] for row in ask(values, "select distinct explorer from experiences")} == {"explorer-1", "explorer-2"}
+
+
+@pytest.mark.parametrize("point", ["lease.after:2", "segment.intended:2", "segment.renamed:3", "segment.committed:2"])
+def test_an_explorer_that_is_killed_is_started_again(values: dict[str, Any], point: str) -> None:
+    trainer = loop.start(loop.run, values)
+    explorer = loop.start(loop.explore, values, "explorer-1", kill_at=point)
+    explorer.join(90)
+    assert explorer.exitcode == -signal.SIGKILL
+    for child in (loop.start(loop.explore, values, "explorer-1"), trainer):
+        child.join(90)
+        assert child.exitcode == 0
+    check(values)
+
+
+@pytest.mark.parametrize("point", ["claim.after:2", "publish.renamed:2", "checkpoint.renamed:1", "step.before:3", "step.after:3"])
+def test_a_trainer_that_is_killed_is_started_again_beside_explorers_that_go_on(values: dict[str, Any], point: str) -> None:
+    trainer = loop.start(loop.run, values, kill_at=point)
+    explorer = loop.start(loop.explore, values, "explorer-1")
+    trainer.join(90)
+    assert trainer.exitcode == -signal.SIGKILL
+    for child in (loop.start(loop.run, values), explorer):
+        child.join(90)
+        assert child.exitcode == 0
+    check(values)

@@ -5,9 +5,9 @@
 STOP_SIGNAL is a number, GRACE_S are seconds. The child leads a session of its own, reads nothing, and writes to the
 launcher's standard error. The launcher's standard input is the parent's hand on it: once that ends (the parent closed
 it, or is dead) the child's process group gets STOP_SIGNAL, and SIGKILL if it is still there after GRACE_S. SIGINT, SIGTERM
-and SIGHUP ask for the same. What the child leaves behind when it ends by itself is stopped too, within ORPHANS_S.
-The launcher prints the child's process id, ends last, and ends with the child's exit code: 128 + n if signal n
-killed it, 126 or 127 if the command can't be run. If the launcher is killed, the system kills the child.
+and SIGHUP ask for the same. What the child leaves behind when it ends gets STOP_SIGNAL too, and SIGKILL after ORPHANS_S;
+on Linux that includes what left the group. The launcher prints the child's process id, ends last, and ends with the child's
+exit code: 128 + n if signal n killed it, 126 or 127 if the command can't be run. If the launcher is killed, the system kills the child.
 
 A parent can't ask the system for that itself: PR_SET_PDEATHSIG fires when the *thread* that forked ends. The launcher has but one.
 It imports the standard library alone, so that it is there in no time and also runs as a file under `python -I -S`.
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 ORPHANS_S = 1.0
-"""Seconds for what the child left behind to end after the stop signal, where the child ended by itself."""
+"""Seconds between the stop signal and SIGKILL for what an ended child left behind; not more than the child itself would have had."""
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
@@ -60,24 +60,23 @@ class Family:
             self._note(pid, status)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the child's process group."""
+        """Send a signal to the child's process group, and to the orphans that left it."""
         with suppress(ProcessLookupError, PermissionError):  # nobody is left there, or only what runs as another user
             os.killpg(self.pid, number)
+        children = self._children.read_text().split() if self._children.exists() else []
+        for pid in map(int, children):  # a number is theirs until they are waited for
+            with suppress(PermissionError):
+                if os.getpgid(pid) != self.pid:
+                    os.kill(pid, number)
 
     def kill(self) -> None:
         """End all of it by force, and wait until it has ended."""
-        self.signal(signal.SIGKILL)
-        while True:
-            for pid in self._adopted():  # whose number is theirs until they are waited for
-                with suppress(PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+        while True:  # whoever ends may leave new orphans
+            self.signal(signal.SIGKILL)
             try:
                 self._note(*os.waitpid(-1, 0))
             except ChildProcessError:
                 return
-
-    def _adopted(self) -> list[int]:
-        return [int(pid) for pid in self._children.read_text().split()] if self._children.exists() else []
 
     def _note(self, pid: int, status: int) -> None:
         if pid == self.pid:
@@ -104,8 +103,8 @@ def _become(command: Sequence[str], prctl: Callable[..., int] | None, launcher: 
         os.setsid()
         if prctl:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != launcher:  # it ended before the system knew
-            return
+        if os.getppid() != launcher:  # it ended before the system was told
+            os._exit(code)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -162,8 +161,13 @@ def main(arguments: Sequence[str]) -> int:
     asked = False
     while family.is_left() and family.returncode is None and not asked:
         asked = bell.wait()
-    deadline = time.monotonic() + (float(grace_s) if asked else min(float(grace_s), ORPHANS_S))
-    if family.is_left():
+    deadline = time.monotonic() + float(grace_s)
+    if asked:
+        family.signal(int(stop_signal))
+    while family.is_left() and family.returncode is None and (left_s := deadline - time.monotonic()) > 0:
+        bell.wait_for_an_end(left_s)
+    deadline = min(deadline, time.monotonic() + ORPHANS_S)
+    if family.is_left() and family.returncode is not None:
         family.signal(int(stop_signal))
     while family.is_left() and (left_s := deadline - time.monotonic()) > 0:
         bell.wait_for_an_end(left_s)
