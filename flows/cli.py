@@ -64,6 +64,7 @@ def plan(recipe: Recipe, changes: Changes = None, as_json: Json = False) -> None
         print(strict_json(plain(resolved), indent=1))
         return
     print(table([{"what": d.name, "value": d.value, "why": d.reason} for d in resolved.derived]))
+    print("\n" + "\n".join(resolved.timeline))
     for number, sample in enumerate(resolved.samples, start=1):
         print(f"\n--- prompt of task {number}\n{sample.rstrip()}")
     for line in resolved.unchecked:

@@ -9,8 +9,9 @@ from prefect import flow
 
 from rft_core.config import read_recipe
 from rft_core.errors import RunError
+from rft_core.plan import with_changes
 from rft_core.run_dir import RunDir
-from tasks.exploring import explorer_opened, with_changes
+from tasks.exploring import explorer_opened
 
 
 @flow(name="explore", flow_run_name="explore-{run}", persist_result=False)

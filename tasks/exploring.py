@@ -1,45 +1,22 @@
 """Opening an explorer in a process of its own, on a run that a trainer has begun."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rft_core import plan
 from rft_core.base_model import locate
 from rft_core.catalog import LEASE_S, Catalog, heartbeat
-from rft_core.config import RunConfig, parse, set_key
-from rft_core.errors import ConfigError
+from rft_core.config import RunConfig
 from rft_core.processes import this_process
 from rft_core.run_dir import RunDir
 from rft_core.trainer.convert import materialise
 from tasks.explore import Exploration
 from tasks.opening import build_explorer, open_known
 from tasks.progress import watcher
-
-_ALIKE = ("batch_groups", "group_size", "max_failed_frac", "short_batch", "max_refills")
-"""Keys of `rollout` that all explorers of a run have in common."""
-
-
-def with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """A run's recipe as one explorer follows it.
-
-    Args:
-        config: The recipe.
-        changes: Other values for keys of its section `rollout`.
-
-    Raises:
-        ConfigError: A key is unknown, has a value that it can't have, or may not differ between explorers.
-    """
-    values = config.model_dump(mode="json")
-    for key, value in changes.items():
-        if key.split(".")[0] in _ALIKE:
-            raise ConfigError(f"rollout.{key}", value, f"all explorers of a run have it in common: {getattr(config.rollout, key)} is right")
-        set_key(values["rollout"], key, value)
-    return parse(values)
 
 
 @asynccontextmanager

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from rft_core.algorithms import Needs, algorithms
 from rft_core.buffer import check_condition, check_places, selectors
-from rft_core.config import RunConfig
+from rft_core.config import ExplorerConfig, RunConfig
 from rft_core.engines import engines
 from rft_core.environments import environments
 from rft_core.errors import ConfigError, QueryError
 from rft_core.operators.apply import build_operators
+from rft_core.plan.facts import with_changes
 from rft_core.rewards import rewards
 
 
@@ -49,6 +50,7 @@ def check_combinations(config: RunConfig, needs: Needs) -> None:
             mini,
             f"mini-batches hold whole groups of equal number: a divisor of rollout.batch_groups {rollout.batch_groups}",
         )
+    _check_mode(config)
     if config.sync.method == "shared" and config.sync.interval != 1:
         raise ConfigError("sync.interval", config.sync.interval, "a shared module is always the newest: 1 with sync.method shared")
     if config.evaluation.every and config.evaluation.every % config.sync.interval:
@@ -57,6 +59,34 @@ def check_combinations(config: RunConfig, needs: Needs) -> None:
             config.evaluation.every,
             f"evaluations see synced weights: a multiple of sync.interval {config.sync.interval}",
         )
+
+
+def _check_mode(config: RunConfig) -> None:
+    """Refuse what can't be in the recipe's mode."""
+    mode, rollout = config.mode, config.rollout
+    if mode != "sync" and config.sync.method == "shared":
+        raise ConfigError(
+            "sync.method", "shared", f"with mode {mode} the trainer moves the weights while others sample: `checkpoint` is right"
+        )
+    if mode == "sync" and rollout.short_batch == "wait":
+        raise ConfigError("rollout.short_batch", "wait", "in mode sync nobody goes on trying tasks: `train_partial`, `top_up` or `skip`")
+    if mode != "sync" and rollout.short_batch not in (None, "wait"):
+        raise ConfigError("rollout.short_batch", rollout.short_batch, f"mode {mode} waits, since others still come: leave it out")
+    if mode == "sync" and rollout.at_once is not None:
+        raise ConfigError("rollout.at_once", rollout.at_once, "mode sync tries a whole batch at once: leave it out")
+    if mode != "async" and config.explorers != (ExplorerConfig(),):
+        raise ConfigError("explorers", len(config.explorers), f"mode {mode} explores in the trainer's process: `mode: async` is right")
+    for index, explorers in enumerate(config.explorers):
+        _check_explorer(config, index, explorers)
+
+
+def _check_explorer(config: RunConfig, index: int, explorers: ExplorerConfig) -> None:
+    try:
+        rollout = with_changes(config, explorers.rollout).rollout
+    except ConfigError as error:
+        raise ConfigError(f"explorers.{index}.{error.key}", error.value, error.remedy) from None
+    engines.configure(rollout.engine.name, rollout.engine.args, f"explorers.{index}.rollout.engine")
+    environments.configure(rollout.environment.name, rollout.environment.args, f"explorers.{index}.rollout.environment")
 
 
 def check_operators(config: RunConfig) -> None:

@@ -84,7 +84,7 @@ def _ratios(config: RunConfig, updates: int) -> Iterator[Derived]:
     else:
         acts, why = "clipping can act", f"batches may be up to {staleness} versions older than the weights that they train"
     yield Derived("importance ratios", acts, why)
-    reason = f"sync.interval {interval}: step s uses rollouts of version s-1 or up to that much older"
+    reason = f"mode {config.mode}, sync.interval {interval}: step s uses rollouts of version s-1 or up to that much older"
     if config.sync.max_staleness is not None:
         reason = "sync.max_staleness: groups that lie further behind are stale, and counted"
     yield Derived("staleness", f"at most {staleness}", reason)

@@ -1,13 +1,18 @@
 """What follows from a recipe alone: its last step, what is due when, how stale a group may be, its tasks."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from rft_core.base_model import BaseModel
 from rft_core.catalog import Admission
-from rft_core.config import RunConfig
+from rft_core.config import RunConfig, parse, set_key
 from rft_core.errors import ConfigError
 from rft_core.taskset import TaskSet, open_taskset
 from rft_core.types import seed_of
+
+_ALIKE = ("batch_groups", "group_size", "max_failed_frac", "short_batch", "max_refills")
+"""Keys of `rollout` that all explorers of a run have in common."""
 
 
 def last_step(config: RunConfig, num_tasks: int) -> int:
@@ -31,6 +36,24 @@ def short_batch(config: RunConfig) -> str:
 def admission(config: RunConfig) -> Admission:
     """How far explorers may run ahead of the trainer."""
     return Admission(config.rollout.batch_groups, max_staleness(config))
+
+
+def with_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """A run's recipe as one explorer follows it.
+
+    Args:
+        config: The recipe.
+        changes: Other values for keys of its section `rollout`.
+
+    Raises:
+        ConfigError: A key is unknown, has a value that it can't have, or may not differ between explorers.
+    """
+    values = config.model_dump(mode="json")
+    for key, value in changes.items():
+        if key.split(".")[0] in _ALIKE:
+            raise ConfigError(f"rollout.{key}", value, f"all explorers of a run have it in common: {getattr(config.rollout, key)} is right")
+        set_key(values["rollout"], key, value)
+    return parse(values)
 
 
 def is_due(step: int, every: int | None, last: int) -> bool:

@@ -12,6 +12,7 @@ from rft_core.monitor import require_address
 from rft_core.plan.checks import check_combinations, check_extensions, check_operators, check_run_folder, check_table
 from rft_core.plan.derived import Derived, Known, derive
 from rft_core.plan.facts import context_of, open_held_out, open_train
+from rft_core.plan.timeline import drawn
 from rft_core.rewards import rewards
 from rft_core.taskset import TaskSet, available_locally
 from rft_core.tokens import Tokenizer
@@ -34,6 +35,8 @@ class Plan:
     """Rendered prompts of the first tasks."""
     unchecked: tuple[str, ...]
     """What could not be looked at here, and why."""
+    timeline: tuple[str, ...]
+    """How the mode overlaps rollout and training, drawn."""
     train: TaskSet | None = field(default=None, repr=False)
     """The training tasks, opened; null where they are not here."""
     held_out: TaskSet | None = field(default=None, repr=False)
@@ -58,7 +61,8 @@ def resolve(config: RunConfig) -> Plan:
     known.train = _tasks(known, "data.train", config.data.train, open_train)
     if config.data.evaluation:
         known.held_out = _tasks(known, "data.evaluation", config.data.evaluation, open_held_out)
-    return Plan(config, tuple(derive(known)), _samples(known), tuple(known.unchecked), known.train, known.held_out)
+    unchecked = tuple(known.unchecked)
+    return Plan(config, tuple(derive(known)), _samples(known), unchecked, tuple(drawn(config)), known.train, known.held_out)
 
 
 def _model(config: RunConfig) -> BaseModel:
@@ -148,6 +152,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     """A plan as plain values."""
     return {
         "config": plan.config.model_dump(mode="json"),
+        "timeline": list(plan.timeline),
         "derived": [{"name": d.name, "value": d.value, "reason": d.reason} for d in plan.derived],
         "samples": list(plan.samples),
         "unchecked": list(plan.unchecked),
