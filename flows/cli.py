@@ -85,6 +85,48 @@ def run(recipe: Recipe, changes: Changes = None, as_json: Json = False) -> None:
 
 
 @app.command()
+def train(recipe: Recipe, changes: Changes = None, as_json: Json = False) -> None:
+    """Run the trainer of a recipe of mode `async` alone; explorers are started by `rft explore`, on any machine."""
+    config = read_recipe(recipe, _changes(changes))
+    from rft_core.plan import resolve
+
+    resolve(config)
+    if config.mode != "async":
+        raise UserError(f"the recipe has mode {config.mode}", "`rft run` runs it; only in mode async is the trainer a process of its own")
+    from flows.command import train_in_terminal
+
+    summary = _finish(train_in_terminal(config, as_json))
+    _print_summary(config, summary, as_json)
+
+
+@app.command()
+def explore(
+    run: Run,
+    name: Annotated[str | None, typer.Option(help="By which it is known in the table; of machine and process if left out.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What this explorer does otherwise, as in --set rollout.temperature=0.8"),
+    ] = None,
+    after: Annotated[Path | None, typer.Option(help="Wait until the run's trainer has begun with this recipe.", hidden=True)] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Join a run of mode `async` as an explorer, until it is over; Ctrl-C leaves it, and others go on."""
+    root = run if after is not None else str(find_run(run, runs_dir).root)
+    values = _changes(changes)
+    wrong = next((key for key in values if not key.startswith("rollout.")), None)
+    if wrong is not None:
+        raise UserError(f"--set {wrong}", "an explorer may differ in keys of `rollout` alone, as in --set rollout.temperature=0.8")
+    from flows.command import explore_in_terminal
+    from flows.explore import wait_until_begun
+
+    if after is not None:
+        wait_until_begun(root, after)
+    groups = _finish(explore_in_terminal(root, name, {key.removeprefix("rollout."): value for key, value in values.items()}, as_json))
+    print(f"tried {groups} groups")
+
+
+@app.command()
 def bench(
     run: Run,
     versions: Annotated[list[int] | None, typer.Option("--version", help="A version to score; all that have files if left out.")] = None,

@@ -8,7 +8,8 @@ from prefect.client.orchestration import get_client
 from prefect.settings import get_current_settings
 
 from flows.bench import bench
-from flows.rft import rft
+from flows.explore import explore
+from flows.rft import rft, train
 from flows.terminal import watcher
 from rft_core.config import RunConfig
 from rft_core.errors import UserError
@@ -27,6 +28,30 @@ async def run_in_terminal(config: RunConfig, json_lines: bool) -> dict[str, Any]
         await asyncio.to_thread(_require_server)
         summary: dict[str, Any] = await rft(config)
     return summary
+
+
+async def train_in_terminal(config: RunConfig, json_lines: bool) -> dict[str, Any]:
+    """Run the flow of a trainer alone, and show its progress.
+
+    Raises:
+        UserError: The server that is named does not answer.
+    """
+    with watcher(json_lines) as progress, watched_by(progress):
+        await asyncio.to_thread(_require_server)
+        summary: dict[str, Any] = await train(config)
+    return summary
+
+
+async def explore_in_terminal(run: str, name: str | None, rollout: dict[str, Any], json_lines: bool) -> int:
+    """Run the flow of an explorer.
+
+    Raises:
+        UserError: The server that is named does not answer.
+    """
+    with watcher(json_lines) as progress, watched_by(progress):
+        await asyncio.to_thread(_require_server)
+        groups: int = await explore(run, name, rollout)
+    return groups
 
 
 async def bench_in_terminal(run: str, versions: list[int] | None) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from rft_core.errors import RunError
 from rft_core.plan import with_changes
 from rft_core.run_dir import RunDir
 from tasks.exploring import explorer_opened
+
+POLL_S = 0.2
+"""How often it is looked whether the trainer has begun."""
 
 
 @flow(name="explore", flow_run_name="explore-{run}", persist_result=False)
@@ -37,6 +41,13 @@ async def explore_run(run: str, name: str | None = None, rollout: dict[str, Any]
     here = config.model_copy(update={"runs_dir": str(run_dir.root.parent), "name": run_dir.name})
     async with explorer_opened(with_changes(here, rollout or {}), name or default_name()) as exploration:
         return await exploration.go_on()
+
+
+def wait_until_begun(run: str, recipe: Path) -> None:
+    """Wait until a trainer has opened a run with a recipe."""
+    file = RunDir(Path(run)).recipe_file
+    while not file.exists() or file.read_bytes() != recipe.read_bytes():
+        time.sleep(POLL_S)
 
 
 def default_name() -> str:

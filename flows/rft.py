@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from typing import Any, Protocol
 
 from prefect import flow
+from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from pydantic import PositiveInt
 
@@ -12,6 +13,7 @@ from rft_core.config import RunConfig, parse
 from tasks.beside import alongside, beside
 from tasks.opening import opened
 from tasks.session import Session
+from tasks.supervise import supervised
 
 
 class Stages(Protocol):
@@ -78,7 +80,22 @@ async def rft(config: RunConfig, name: str | None = None, steps: PositiveInt | N
         seed: Another seed.
     """
     changes = {key: value for key, value in (("name", name), ("steps", steps), ("seed", seed)) if value is not None}
-    return await run_recipe(parse({**config.model_dump(mode="json"), **changes}))
+    changed = parse({**config.model_dump(mode="json"), **changes})
+    if changed.mode != "async":
+        return await run_recipe(changed)
+    async with get_client() as client:  # children show their flows where this one does
+        return await supervised(changed, {"PREFECT_API_URL": str(client.api_url)})
+
+
+@flow(name="train", flow_run_name=_run_name, persist_result=False)
+async def train(config: RunConfig, name: str | None = None) -> dict[str, Any]:
+    """The trainer of a run of mode `async` alone: it learns from what explorers bring, which are started elsewhere.
+
+    Args:
+        config: The recipe.
+        name: Another name for the run.
+    """
+    return await run_recipe(config if name is None else parse({**config.model_dump(mode="json"), "name": name}))
 
 
 async def run_recipe(config: RunConfig, do: Stages = tasks) -> dict[str, Any]:

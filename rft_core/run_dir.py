@@ -66,6 +66,11 @@ class RunDir:
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"{step:06d}"
 
+    @property
+    def children(self) -> Path:
+        """Logs and records of the processes that `rft run` started."""
+        return self.root / "children"
+
     def relative(self, path: Path) -> str:
         """A URI of this run, as the catalog keeps it."""
         return path.relative_to(self.root).as_posix()

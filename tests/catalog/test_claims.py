@@ -34,7 +34,9 @@ def test_a_claim_holds_what_was_chosen_and_the_state_that_it_is_read_at(catalog:
 
     assert catalog.claims.find(5) is None
     made = catalog.claims.make(5, choose, 4, 3, "pipe", generation)
-    assert made == Claim(5, (ids[1], ids[2]), {"sequence": 2, "pipeline": "pipe", "staleness": 3, "behind": {"2": 1, "3": 1}}, {"cooling_down": 2})
+    assert made == Claim(
+        5, (ids[1], ids[2]), {"sequence": 2, "pipeline": "pipe", "staleness": 3, "behind": {"2": 1, "3": 1}}, {"cooling_down": 2}
+    )
     assert catalog.claims.find(5) == made
     assert catalog.claims.find(4) is None
     assert waiting(catalog) == ids[:1]
