@@ -97,7 +97,7 @@ def _start(command: Sequence[str], prctl: Callable[..., int] | None) -> int:
 
 
 def _become(command: Sequence[str], prctl: Callable[..., int] | None, launcher: int) -> NoReturn:
-    """Be the child. What the parent ignores or blocks, as a shell does with Ctrl-C for a job in the background, the child does not."""
+    """Be the child. What the parent ignores, as a shell lets a job in the background do with Ctrl-C, the child does not."""
     code = 126
     try:
         os.setsid()
@@ -107,10 +107,9 @@ def _become(command: Sequence[str], prctl: Callable[..., int] | None, launcher: 
             os._exit(code)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
-        os.execvp(command[0], command)
+        os.execvp(command[0], [*command])  # noqa: S606 - a program to run as it is; no shell is wanted
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         os.write(2, f"{command[0]} can't be run: {error.strerror}\n".encode())
@@ -127,7 +126,7 @@ class Bell:
         signal.set_wakeup_fd(rings, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *_STOPPING):
             signal.signal(number, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # for the child as well: the parent's thread may have blocked what stops it
         self._stops = [0]
         with suppress(AttributeError, OSError):  # the system has no such thing; it only helps where a fork of the parent holds the pipe
             self._stops.append(os.pidfd_open(os.getppid()))

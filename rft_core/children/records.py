@@ -49,7 +49,7 @@ class Record:
         leads = self.child != "" and not is_gone(self.child)
         group = _pid(self.child) if self.child else 0
         if leads or any(_group_of(process) == group for process in marked):
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):  # just ended, or runs as another user, which shows as not ending
                 os.killpg(group, signal.SIGKILL)
         launches = not is_gone(self.launcher)
         if launches:
@@ -68,9 +68,10 @@ class Record:
 
 
 def reap(folder: Path) -> list[str]:
-    """End what is left of the children of a parent that was killed. Only for who holds what that parent held: it would end a live one's too.
+    """End what is left of the children of a parent that was killed.
 
-    The records go; those of another machine, or of an earlier boot of this one, stay.
+    Only for who holds the run, as that parent did: it would end the children of a live one too. The records go; those of
+    another machine, or of an earlier boot of this one, stay.
 
     Args:
         folder: Where the parent's supervisor kept its records.
