@@ -22,6 +22,7 @@ TidemillError
 │   ├── WeightsError
 │   ├── CheckpointError
 │   └── ReproducibilityError   a redone step gave another result where it must not
+├── ChildError                 a process that the run needs failed too often, or does not end
 └── LostClaimError             another trainer or explorer took over this run
 ```
 
@@ -143,6 +144,10 @@ class CheckpointError(IntegrityError):
 
 class ReproducibilityError(IntegrityError):
     """A redone step gave another result where the run promises the same one."""
+
+
+class ChildError(TidemillError):
+    """A process that the run needs failed too often, or does not end."""
 
 
 class LostClaimError(TidemillError):

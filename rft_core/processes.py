@@ -21,8 +21,16 @@ class Process:
 def this_process() -> Process:
     """The process that asks."""
     pid = os.getpid()
-    started, _ = _look_at(pid)
-    return Process(f"process {pid} on {socket.gethostname()}", f"{_machine()}|{pid}|{started}")
+    return Process(f"process {pid} on {socket.gethostname()}", identity_of(pid))
+
+
+def identity_of(pid: int) -> str:
+    """The identity of a process of this machine; empty if it has ended."""
+    try:
+        started, _ = _look_at(pid)
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return ""
+    return f"{_machine()}|{pid}|{started}"
 
 
 def is_gone(identity: str) -> bool:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from rft_core.children.errors import ChildError
 from rft_core.disk import write_whole
-from rft_core.processes import _look_at, is_gone, this_process
+from rft_core.errors import ChildError
+from rft_core.processes import is_gone, this_process
 
 MARK = "TIDEMILL_CHILD"
 """The environment variable that every process of a child carries; its value is in the child's record and nowhere else."""
@@ -97,15 +97,6 @@ def reap(folder: Path) -> list[str]:
         path.unlink()
         reaped += [path.stem] if was_left else []
     return reaped
-
-
-def identity_of(pid: int) -> str:
-    """The identity of another process of this machine, as `rft_core.processes` has it; empty if it has ended."""
-    try:
-        started, _ = _look_at(pid)
-    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-        return ""
-    return f"{_machine(this_process().identity)}|{pid}|{started}"
 
 
 def unkillable(name: str, record: Path) -> ChildError:

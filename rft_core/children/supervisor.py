@@ -13,9 +13,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from rft_core.children import launcher
-from rft_core.children.errors import ChildError
-from rft_core.children.records import MARK, PATIENCE_S, PAUSE_S, Record, identity_of, unkillable
+from rft_core.children.records import MARK, PATIENCE_S, PAUSE_S, Record, unkillable
 from rft_core.disk import make_folder
+from rft_core.errors import ChildError
+from rft_core.processes import identity_of
 
 MARGIN_S = 5.0
 """Seconds that a launcher has beyond its child's grace before it counts as stuck and is killed itself."""

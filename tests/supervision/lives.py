@@ -9,9 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from rft_core.children.records import identity_of
 from rft_core.children.supervisor import Child, Limits
-from rft_core.processes import is_gone
+from rft_core.processes import identity_of, is_gone
 
 PATIENCE_S = 20.0
 

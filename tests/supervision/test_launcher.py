@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rft_core.children import launcher
-from rft_core.children.records import identity_of
-from rft_core.processes import is_gone
+from rft_core.processes import identity_of, is_gone
 from tests.supervision.lives import SLEEPS, STUBBORN, command, identity_at, launcher_of, pid_at, saying, until_gone
 
 ROOT = Path(__file__).parents[2]

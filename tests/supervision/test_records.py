@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-from rft_core.children.records import MARK, Record, identity_of, reap
-from rft_core.processes import is_gone, this_process
+from rft_core.children.records import MARK, Record, reap
+from rft_core.processes import identity_of, is_gone, this_process
 from tests.children import leave_dead, started
 from tests.supervision.lives import SLEEPS, STUBBORN, command, identity_at, pid_at, saying, until_gone
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rft_core.children.errors import ChildError
 from rft_core.children.supervisor import Child, Limits, Supervisor
-from rft_core.errors import UserError
+from rft_core.errors import ChildError, UserError
 from rft_core.processes import is_gone
 from tests.children import line, started
 from tests.supervision.lives import (

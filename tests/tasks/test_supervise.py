@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from rft_core.children.errors import ChildError
 from rft_core.config import parse
+from rft_core.errors import ChildError
 from tasks import supervise
 from tasks.progress import watched_by
 from tasks.supervise import supervised
