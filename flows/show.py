@@ -109,7 +109,12 @@ def describe(run_dir: RunDir) -> dict[str, Any]:
                 for one in standing.holders
             ],
             "readers": [
-                {"reader": one.reader, "uses version": one.version, "seen": f"{duration(one.seen_s_ago)} ago"} for one in standing.readers
+                {
+                    "reader": one.reader,
+                    "uses version": one.version if one.version >= 0 else "none yet",
+                    "seen": f"{duration(one.seen_s_ago)} ago",
+                }
+                for one in standing.readers
             ],
             "versions": [{"version": v.version, "files": v.uri or "-"} for v in catalog.versions.all() if v.uri or v.version == 0],
             "evaluations": [

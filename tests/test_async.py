@@ -47,7 +47,12 @@ def test_two_explorers_and_a_trainer(values: dict[str, Any]) -> None:
     assert {row["explorer"] for row in ask(values, "select distinct explorer from experiences")} == {"explorer-1", "explorer-2"}
 
 
-@pytest.mark.parametrize("point", ["lease.after:2", "segment.intended:2", "segment.renamed:3", "segment.committed:2"])
+def some(*points: str) -> list[Any]:
+    """The first of some points, and the others in the longer tests."""
+    return [points[0], *(pytest.param(point, marks=pytest.mark.long) for point in points[1:])]
+
+
+@pytest.mark.parametrize("point", some("segment.renamed:3", "lease.before:2", "lease.after:2", "segment.intended:2", "segment.committed:2"))
 def test_an_explorer_that_is_killed_is_started_again(values: dict[str, Any], point: str) -> None:
     trainer = loop.start(loop.run, values)
     explorer = loop.start(loop.explore, values, "explorer-1", kill_at=point)
@@ -59,7 +64,23 @@ def test_an_explorer_that_is_killed_is_started_again(values: dict[str, Any], poi
     check(values)
 
 
-@pytest.mark.parametrize("point", ["claim.after:2", "publish.renamed:2", "checkpoint.renamed:1", "step.before:3", "step.after:3"])
+@pytest.mark.parametrize(
+    "point",
+    some(
+        "publish.renamed:2",
+        "claim.before:2",
+        "claim.after:2",
+        "train.after:2",
+        "checkpoint.written:1",
+        "checkpoint.renamed:1",
+        "publish.after:2",
+        "step.before:3",
+        "step.after:3",
+        "evaluation.written",
+        "evaluation.after",
+        "monitor.exported",
+    ),
+)
 def test_a_trainer_that_is_killed_is_started_again_beside_explorers_that_go_on(values: dict[str, Any], point: str) -> None:
     trainer = loop.start(loop.run, values, kill_at=point)
     explorer = loop.start(loop.explore, values, "explorer-1")

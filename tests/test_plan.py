@@ -110,6 +110,14 @@ def experts_with(name: str, **args: object) -> Callable[[Recipe, Path], None]:
     return change
 
 
+def both(*changes: Callable[[Recipe, Path], None]) -> Callable[[Recipe, Path], None]:
+    def change(values: Recipe, folder: Path) -> None:
+        for one in changes:
+            one(values, folder)
+
+    return change
+
+
 BROKEN: dict[str, tuple[Callable[[Recipe, Path], None], str, str, str]] = {
     "unknown_key": (set_("rollout.group_sise", 4), "rollout.group_sise", "4", "group_size"),
     "wrong_type": (set_("steps", "many"), "steps", "'many'", "integer"),
@@ -117,6 +125,28 @@ BROKEN: dict[str, tuple[Callable[[Recipe, Path], None], str, str, str]] = {
     "missing_file": (set_("data.train.source", "nowhere.jsonl"), "data.train.source", "nowhere.jsonl", ".jsonl"),
     "unknown_reward": (set_("rewards", [{"name": "exakt"}]), "rewards.0.name", "'exakt'", "exact"),
     "group_of_one": (set_("rollout.group_size", 1), "rollout.group_size", "1", "at least 2"),
+    "weights_shared_beside_a_trainer": (set_("mode", "async"), "sync.method", "'shared'", "`checkpoint` is right"),
+    "waiting_where_nobody_goes_on": (set_("rollout.short_batch", "wait"), "rollout.short_batch", "'wait'", "`train_partial`"),
+    "a_short_batch_beside_explorers": (
+        both(set_("mode", "one_step"), set_("sync.method", "checkpoint"), set_("rollout.short_batch", "skip")),
+        "rollout.short_batch",
+        "'skip'",
+        "mode one_step waits",
+    ),
+    "groups_at_once_in_step": (set_("rollout.at_once", 2), "rollout.at_once", "2", "tries a whole batch at once"),
+    "explorers_in_step": (set_("explorers", [{"count": 2}]), "explorers", "1", "`mode: async` is right"),
+    "explorers_that_differ_in_what_is_common": (
+        both(set_("mode", "async"), set_("sync.method", "checkpoint"), set_("explorers", [{"rollout": {"group_size": 2}}])),
+        "explorers.0.rollout.group_size",
+        "2",
+        "all explorers of a run have it in common: 4 is right",
+    ),
+    "a_bound_below_the_interval": (
+        both(set_("mode", "async"), set_("sync", {"method": "checkpoint", "interval": 4, "max_staleness": 2})),
+        "sync.max_staleness",
+        "2",
+        "at least that",
+    ),
     "batch_that_splits_groups": (
         set_("trainer.mini_batch_groups", 3),
         "trainer.mini_batch_groups",
@@ -289,3 +319,9 @@ def test_a_plan_hands_on_the_tasks_that_it_opened(tmp_path: Path, tiny_shape: Pa
     assert plan.train is not None
     assert plan.held_out is not None
     assert plan.train.task(0) == plan.held_out.task(0)
+
+
+def test_the_mode_is_drawn(tmp_path: Path, tiny_shape: Path) -> None:
+    path = write(tmp_path, recipe(tmp_path, tiny_shape, mode="one_step", sync={"method": "checkpoint"}))
+    shown = rft("plan", str(path), cwd=tmp_path).stdout
+    assert "explorer |1 by v0-|2 by v0-|3 by v1-|4 by v2-|5 by v3-|6 by v4-|\ntrainer           |-step 1-|-step 2-" in shown

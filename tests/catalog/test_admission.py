@@ -7,7 +7,7 @@ import pytest
 
 from rft_core.catalog import Admission, Catalog, Lease
 from tests.catalog.conftest import Place
-from tests.catalog.ledger import OVER, claim, commit, group, rows, store_groups, take_over, task_id_at
+from tests.catalog.ledger import OVER, claim, commit, group, oldest, rows, store_groups, take_over, task_id_at
 
 B = 4
 
@@ -128,3 +128,26 @@ def test_nothing_is_trained_too_late_and_only_stragglers_become_stale(
     fates = {found["fate"] for found in rows(catalog, "fates", "lease_id")}
     assert ("stale" in fates) <= (order is at_random)
     assert sum(catalog.leases.fates().values()) == catalog.leases.num_issued()
+
+
+def test_a_task_set_is_exhausted_when_nothing_of_it_can_come_any_more(catalog: Catalog) -> None:
+    assert not catalog.leases.is_exhausted(None)
+    lost, *_ = admit(catalog, 0, 4, end=2, lease_s=OVER)
+    assert not catalog.leases.is_exhausted(2), "in flight"
+    catalog.leases.expire_overdue()
+    assert not catalog.leases.is_exhausted(2), "to be tried again"
+    for again in admit(catalog, 0, 4, end=2):
+        finish(catalog, again)
+    assert catalog.leases.is_exhausted(2)
+    assert not catalog.leases.is_exhausted(3), lost
+
+
+def test_too_few_groups_are_no_claim_and_what_is_stale_is_so_all_the_same(catalog: Catalog) -> None:
+    generation = take_over(catalog)
+    old, *_ = admit(catalog, 0, 4, most=1)
+    finish(catalog, old)
+    assert catalog.claims.num_candidates(5) == 1
+    assert catalog.claims.make(9, oldest(B), 8, 4, None, generation, least=B) is None
+    assert catalog.claims.find(9) is None
+    assert catalog.leases.fates() == {"stale": 1}
+    assert catalog.claims.num_candidates(5) == 0

@@ -4,8 +4,10 @@ import pytest
 from sqlalchemy import update
 
 from rft_core.catalog import Catalog, Evaluation, StoredFile, Version, best, schema
-from rft_core.errors import LostClaimError, ReproducibilityError
-from tests.catalog.ledger import replace_trainer, take_over
+from rft_core.errors import LostClaimError, ReproducibilityError, RunError
+from rft_core.processes import Process, identity_of, this_process
+from tests.catalog.ledger import replace_trainer, rows, take_over
+from tests.children import leave_dead, started
 
 
 @pytest.fixture
@@ -122,3 +124,31 @@ def test_a_pinned_version_says_why(catalog: Catalog, generation: int) -> None:
     catalog.versions.record(Version(1, 1, "weights/1", "a"), generation)
     catalog.versions.pin(1, "registered")
     assert catalog.versions.find(1) == Version(1, 1, "weights/1", "a", "registered")
+
+
+def test_the_newest_version_with_files_is_what_explorers_follow(catalog: Catalog, generation: int) -> None:
+    assert catalog.versions.newest() == 0
+    for number, uri in ((1, "weights/1"), (2, "weights/2"), (3, None)):
+        catalog.versions.record(Version(number, number, uri, uri and str(number)), generation)
+    assert catalog.versions.newest() == 2
+    catalog.versions.forget_files(2)
+    assert catalog.versions.newest() == 1
+
+
+def test_a_name_is_one_readers_while_it_may_be_at_work(catalog: Catalog) -> None:
+    catalog.versions.enter("explorer-1", Process("process 7 on there", "there|7|1"))
+    with pytest.raises(RunError, match=r"explorer-1 is at work already, last heard of 0 s ago; give this one another name"):
+        catalog.versions.enter("explorer-1", this_process())
+    catalog.versions.acknowledge("explorer-1", 3)
+    with pytest.raises(RunError):
+        catalog.versions.enter("explorer-1", this_process())
+    catalog.versions.release("explorer-1")
+    catalog.versions.enter("explorer-1", this_process())
+    assert rows(catalog, "readers", "reader")[0]["version"] == -1
+
+
+def test_the_name_of_a_dead_process_is_free_at_once(catalog: Catalog) -> None:
+    with started("import sys; sys.stdin.read()") as child:
+        catalog.versions.enter("explorer-1", Process("dead", identity_of(child.pid)))
+        leave_dead(child)
+        catalog.versions.enter("explorer-1", this_process())
