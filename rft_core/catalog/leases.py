@@ -209,6 +209,11 @@ class Leases:
                     "the task set is another one than this run began with", "restore its file, or set another `name` for a new run"
                 )
 
+    def num_admissible(self, version: int, admission: Admission) -> int:
+        """How many further tasks `admit` would give an explorer that samples with a version."""
+        with self._database.read() as connection:
+            return admission.room(connection, version)
+
     def num_in_flight(self) -> int:
         """How many leases are open."""
         with self._database.read() as connection:

@@ -264,3 +264,11 @@ def check_nothing_stored(catalog: Catalog) -> None:
     assert catalog.segments.files() == []
     assert rows(catalog, "groups") == []
     assert catalog.segments.snapshot() == 0
+
+
+def test_the_groups_that_came_between_two_states_are_found_with_their_status(catalog: Catalog) -> None:
+    first = fill(catalog, 1, [{}, {"status": "failed", "queue": None}])
+    between = catalog.segments.snapshot()
+    second = fill(catalog, 7, [{}])
+    assert catalog.segments.groups_between(0, between) == {first[0]: "ready", first[1]: "failed"}
+    assert catalog.segments.groups_between(between, catalog.segments.snapshot()) == {second[0]: "ready"}

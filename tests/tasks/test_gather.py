@@ -44,3 +44,23 @@ def test_an_explorer_whose_attempts_all_fail_ends_the_run_with_the_reasons(runs:
     values["rollout"]["engine"]["args"]["fail"] = ["+"]
     with pytest.raises(RolloutError, match=r"of the last 2 groups 4 of 4 attempts failed: 4 x EngineError: the script says"):
         runs.run(values)
+
+
+def test_a_condition_that_passes_groups_over_does_not_stop_the_run(runs: Runs) -> None:
+    """Of a task whose answers are all wrong no group matches; those that were passed over fill the bound, and become stale."""
+    values = runs.recipe("...a....b..c.", steps=5, operators=(), selection={"name": "oldest_first", "where": "reward > 0"}, **CHECKPOINTS)
+    runs.run(values)
+    found = runs.look(values)
+    assert len(found.steps) == 5
+    assert found.fates["stale"] > 0
+    rewards = found.ask(
+        "select max(reward) as best from experiences join groups using (group_id) where trained_step is not null group by group_id"
+    )
+    assert rewards
+    assert all(row["best"] == 1.0 for row in rewards)
+
+
+def test_where_nothing_matches_at_the_end_of_the_task_set_the_run_ends(runs: Runs) -> None:
+    values = runs.recipe("ab..", steps=9, epochs=1, operators=(), selection={"name": "oldest_first", "where": "reward > 0"}, **CHECKPOINTS)
+    runs.run(values)
+    assert runs.look(values).fates == {"trained": 2, "unused": 2}
