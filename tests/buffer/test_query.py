@@ -291,3 +291,7 @@ def test_experiences_lead_to_their_groups(filled: Table, questions: Questions) -
 def test_metrics_are_json_that_duckdb_reads(filled: Table) -> None:
     (row,) = filled.ask("select metrics from steps")
     assert json.loads(row["metrics"]) == {"trainer/loss": 0.5}
+
+
+def test_a_question_that_takes_long_draws_nothing_on_stdout(table: Table) -> None:
+    assert table.ask("select current_setting('enable_progress_bar') as drawn") == [{"drawn": False}]
