@@ -341,6 +341,12 @@ def main() -> None:
     except TidemillError as error:
         print(f"rft: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, UserError) else 1) from None
+    except OSError as error:  # a name too long, a folder that is closed, a full disk behind stdout
+        print(
+            f"rft: {error.filename or 'the output'}: {error.strerror or error}; it must be possible to read and write there",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(_stopped()) from None
     except SystemExit as ended:

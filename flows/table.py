@@ -1,5 +1,6 @@
 """What the commands do that work on a run's experience table, and on what belongs to it."""
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rft_core.buffer import Questions, Table, is_there, open_table
+from rft_core.buffer import Questions, Table, open_known
 from rft_core.buffer.compaction import GRACE_S, Compacted, compact
 from rft_core.buffer.export import EVERYTHING, FORMS, Form, export_rows
 from rft_core.buffer.fsck import GRACE_S as FSCK_GRACE_S
@@ -27,6 +28,9 @@ from rft_core.weights import READER_TIMEOUT_S, fetch, newest_complete
 
 Export = Literal["weights"] | Form
 EXPORTS: tuple[Export, ...] = ("weights", *FORMS)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NOT_WRITTEN = (".csv", ".tsv", ".json", ".txt", ".arrow", ".feather")
+"""Endings of files that people may expect rows in."""
 _BY_ENDING: dict[str, Form] = {".parquet": "parquet", ".jsonl": "jsonl"}
 
 
@@ -66,9 +70,7 @@ def open_run(run_dir: RunDir, writer: str = "review") -> Iterator[OpenRun]:
     if not run_dir.recipe_file.exists():
         raise UserError(f"{run_dir.root} has no table yet", "the run must have started once")
     config = read_recipe(run_dir.recipe_file)
-    if not is_there(run_dir, config.table):
-        raise UserError(f"{run_dir.root} has no catalog", "restore catalog.db from a copy")
-    table = open_table(run_dir, config, pipeline_version(config.operators), writer)
+    table = open_known(run_dir, config, pipeline_version(config.operators), writer)
     try:
         yield OpenRun(run_dir, config, table)
     finally:
@@ -114,7 +116,13 @@ def label(run: OpenRun, file: Path, author: str | None, partial: bool) -> Labell
 
 
 def pin(run: OpenRun, name: str) -> tuple[int, bool]:
-    """Name the present state of the table; returns its number, and whether the name was there already, with the state that it has."""
+    """Name the present state of the table; returns its number, and whether the name was there already, with the state that it has.
+
+    Raises:
+        UserError: It is no name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{name!r} is no name for a state", "letters, digits, and `.`, `_` and `-` after the first one are right")
     known = run.catalog.history.pins().get(name)
     return run.catalog.history.pin(name), known is not None
 
@@ -150,6 +158,8 @@ def export_form(target: Path, wanted: str | None, version: str | None, question:
         raise UserError(f"--as {wanted}", f"one of {', '.join(EXPORTS)} is right")
     by_ending = _BY_ENDING.get(target.suffix)
     form = next((form for form in EXPORTS if form == wanted), by_ending or "weights")
+    if wanted is None and target.suffix in _NOT_WRITTEN:
+        raise UserError(f"{target} ends in {target.suffix}", "rows are written as .parquet or .jsonl, weights to a folder")
     if by_ending is not None and form != by_ending:
         raise UserError(f"{target} ends in {target.suffix}, and --as says {form}", "give it another name, or leave --as out")
     if form == "weights" and question is not None:

@@ -12,11 +12,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft_core.base_model import locate
+from rft_core.buffer import open_known
 from rft_core.catalog import Catalog
 from rft_core.config import RunConfig, read_recipe
 from rft_core.engines import Engine
 from rft_core.errors import UserError
 from rft_core.explorer import Explorer
+from rft_core.operators.apply import pipeline_version
 from rft_core.plan import open_held_out
 from rft_core.processes import this_process
 from rft_core.run_dir import RunDir
@@ -24,7 +26,7 @@ from rft_core.taskset import TaskSet
 from rft_core.trainer.convert import materialise
 from rft_core.weights import fetch
 from tasks.evaluate import held_out_tasks, score, summary_of
-from tasks.opening import build_explorer, open_known
+from tasks.opening import build_explorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ async def bench_opened(root: str) -> AsyncIterator[Bench]:
         computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         parts.callback(computer.shutdown)
         folder = await asyncio.get_running_loop().run_in_executor(computer, materialise, locate(config.model.path))
-        table = open_known(run_dir, config, reader())
+        table = open_known(run_dir, config, pipeline_version(config.operators), reader())
         catalog = table.catalog
         parts.callback(catalog.close)
         explorer = build_explorer(reader(), config, folder, table.store, computer)

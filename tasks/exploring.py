@@ -9,13 +9,15 @@ from pathlib import Path
 
 from rft_core import plan
 from rft_core.base_model import locate
+from rft_core.buffer import open_known
 from rft_core.catalog import LEASE_S, Catalog, heartbeat
 from rft_core.config import RunConfig
+from rft_core.operators.apply import pipeline_version
 from rft_core.processes import this_process
 from rft_core.run_dir import RunDir
 from rft_core.trainer.convert import materialise
 from tasks.explore import Exploration
-from tasks.opening import build_explorer, open_known
+from tasks.opening import build_explorer
 from tasks.progress import watcher
 
 
@@ -33,7 +35,7 @@ async def explorer_opened(config: RunConfig, name: str) -> AsyncIterator[Explora
     """
     run_dir = RunDir(Path(config.runs_dir) / config.name)
     async with AsyncExitStack() as parts:
-        table = open_known(run_dir, config, name)
+        table = open_known(run_dir, config, pipeline_version(config.operators), name)
         catalog = table.catalog
         parts.callback(catalog.close)
         catalog.versions.enter(name, this_process())

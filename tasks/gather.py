@@ -25,6 +25,7 @@ async def gather(run: str, step: int) -> bool:
     session = get(run)
     if session.catalog.claims.find(step) is not None:
         return True
+    session.timeline.mark_first_lease()
     with session.doing("wait", step):
         claim = await _wait_for_batch(session, step)
     session.measured(step)[metrics.WAIT_S] = session.timeline.last("wait")

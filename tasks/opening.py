@@ -11,7 +11,7 @@ from types import TracebackType
 from rft_core import plan
 from rft_core.algorithms import algorithms
 from rft_core.base_model import locate
-from rft_core.buffer import ExperienceStore, Table, is_there, open_table
+from rft_core.buffer import ExperienceStore, Table, open_known, open_table
 from rft_core.catalog import TRAINER_LEASE_S, Catalog, StepRow, heartbeat
 from rft_core.config import CHANGEABLE_ON_RESUME, ExtensionSpec, RunConfig, changed_keys, dump, read_recipe
 from rft_core.disk import remove_leftovers, write_whole
@@ -53,7 +53,7 @@ async def opened(config: RunConfig) -> AsyncIterator[Session]:
     before = _earlier_recipe(run_dir, config)
     async with AsyncExitStack() as parts:
         writer = TRAINER if config.mode == "async" else EXPLORER
-        table = open_known(run_dir, config, writer) if before else open_table(run_dir, config, pipeline_version(config.operators), writer)
+        table = (open_known if before else open_table)(run_dir, config, pipeline_version(config.operators), writer)
         parts.callback(table.catalog.close)
         generation = table.catalog.trainers.take_over(this_process())
         parts.callback(table.catalog.trainers.release, generation)
@@ -89,22 +89,6 @@ def _is_mine(catalog: Catalog, generation: int) -> bool:
     except TidemillError:  # a catalog that can't be reached may be why the run ends, and nobody else trains it then
         return True
     return True
-
-
-def open_known(run_dir: RunDir, config: RunConfig, writer: str) -> Table:
-    """Open the table of a run that was started before.
-
-    Raises:
-        RunError: Its catalog is gone, or another one is in its place: a new one would begin with the first task again.
-    """
-    if not is_there(run_dir, config.table):
-        raise RunError(f"{run_dir.root} has no catalog", "restore catalog.db from a copy, or set another `name` for a new run")
-    table = open_table(run_dir, config, pipeline_version(config.operators), writer)
-    if not table.catalog.versions.all():
-        place = table.catalog.place
-        table.catalog.close()
-        raise RunError(f"the catalog {place} knows nothing of {run_dir.root}", "restore it from a copy, or name the one that the run has")
-    return table
 
 
 def _earlier_recipe(run_dir: RunDir, config: RunConfig) -> RunConfig | None:

@@ -48,11 +48,11 @@ def _commit(session: Session, step: int) -> None:
 
 def _collect(session: Session) -> None:
     """Remove weights and checkpoints that nothing needs any more; what can't be removed is tried again next time."""
-    written = manifest.ordered(session.run_dir.checkpoints)
-    old = written[: -session.config.checkpoint.keep]
+    whole = manifest.complete(session.run_dir.checkpoints)[-session.config.checkpoint.keep :]
+    kept = [int(path.name) for path in whole]
+    old = [path for path in manifest.ordered(session.run_dir.checkpoints) if kept and int(path.name) < kept[0]]
     for folder in old:
         shutil.rmtree(folder, ignore_errors=True)
-    kept = [int(path.name) for path in written[-session.config.checkpoint.keep :]]
     interval = session.config.sync.interval
     needed = {best(session.catalog.versions.evaluations(HELD_OUT)), *kept, *(step - step % interval for step in kept)}
     stuck = session.weights.collect(session.config.sync.keep, {version for version in needed if version is not None})

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import psutil
 
-WORK = ("rollout", "train", "evaluate", "checkpoint")
-"""Generation and scoring, training, evaluation, checkpointing; whatever else passes is orchestration."""
+WORK = ("rollout", "wait", "train", "evaluate", "checkpoint")
+"""Generation and scoring, or waiting for those who do it, training, evaluation, checkpointing; whatever else passes is orchestration."""
 
 
 class Timeline:

@@ -1,6 +1,6 @@
 """The experience table: immutable Parquet segments and overlays, asked through DuckDB."""
 
-from rft_core.buffer.opening import Table, check_places, is_there, open_catalog, open_files, open_table
+from rft_core.buffer.opening import Table, check_places, is_there, open_catalog, open_files, open_known, open_table
 from rft_core.buffer.query import Questions, check_condition
 from rft_core.buffer.selection import Selector, Wanted, chooser, selectors
 from rft_core.buffer.store import ExperienceStore, Shaped, StoredGroup, Terms, read_answers
@@ -24,6 +24,7 @@ __all__ = [
     "is_there",
     "open_catalog",
     "open_files",
+    "open_known",
     "open_table",
     "plain_rows",
     "read_answers",

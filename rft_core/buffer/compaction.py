@@ -12,7 +12,7 @@ from rft_core.buffer.opening import Table
 from rft_core.buffer.store import remover_of_tries
 from rft_core.catalog import Part, StoredFile
 from rft_core.config import RetentionConfig
-from rft_core.errors import LostClaimError, SegmentError
+from rft_core.errors import LostClaimError, SegmentError, UserError
 from rft_core.failpoints import failpoint
 from rft_core.run_dir import OVERLAYS, SEGMENTS
 from rft_core.storage import Storage
@@ -183,7 +183,7 @@ def _read_all(table: Table, batch: list[Part], read_whole: _Reader, done: Compac
     for part in batch:
         try:
             read.append((part, read_whole(table.storage, part.file)))
-        except SegmentError as error:
+        except (SegmentError, UserError) as error:
             done.damaged.append(error.found)
     return read
 

@@ -16,7 +16,7 @@ from rft_core.buffer import files, schema
 from rft_core.buffer.opening import Table
 from rft_core.buffer.store import remover_of_tries
 from rft_core.catalog import FileRow
-from rft_core.errors import SegmentError
+from rft_core.errors import SegmentError, UserError
 from rft_core.run_dir import EVALUATIONS, OVERLAYS, SEGMENTS
 from rft_core.storage import Stat
 
@@ -135,6 +135,8 @@ class _Fsck:
             except SegmentError as error:
                 if file in self._catalog.versions.answer_files():
                     self.report.left.append(f"{error.found}; {_COPY}, or remove its evaluation and score that version again")
+            except UserError as error:
+                self.report.left.append(str(error))
         self.report.left += [f"experience {twice}; an id names one row: {_ONE_COPY}" for twice in self._twice()]
         self.report.checked |= counts
 
@@ -208,6 +210,8 @@ class _Fsck:
             content = self._storage.read(row.file.uri)
         except FileNotFoundError:
             return f"{row.file.uri} is missing{self._needed_by(row)}; {_COPY}"
+        except UserError as error:
+            return str(error)
         damage = files.damage(content, row.file)
         if damage is not None:
             return f"{row.file.uri} {damage}{self._needed_by(row)}; {_COPY}"

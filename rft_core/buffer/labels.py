@@ -15,6 +15,8 @@ from rft_core.errors import DataError
 from rft_core.types import digest
 
 Combine = Literal["newest", "mean"]
+MOST = 1e100
+"""The largest value of a label, so that means of any number of them are finite."""
 _KEYS = {"experience_id", "field", "value", "author", "note"}
 
 
@@ -110,8 +112,9 @@ def _number(value: Any, where: str) -> float:
         number = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
         number = math.inf
-    if not math.isfinite(number):
-        raise DataError(f"{where}: value is {reprlib.repr(value)}", "a finite number is right, or true or false")
+    if not abs(number) <= MOST:
+        right = f"at most {MOST:g} is right" if math.isfinite(number) else "a finite number is right, or true or false"
+        raise DataError(f"{where}: value is {reprlib.repr(value)}", right)
     return number
 
 

@@ -6,7 +6,7 @@ from rft_core.buffer.selection import Selector, selectors
 from rft_core.buffer.store import ExperienceStore, Terms
 from rft_core.catalog import Catalog
 from rft_core.config import RunConfig, TableConfig
-from rft_core.errors import ConfigError, UserError
+from rft_core.errors import ConfigError, RunError, UserError
 from rft_core.run_dir import RunDir
 from rft_core.storage import Storage, check_place, open_storage
 from rft_core.variables import revealed, variable_of
@@ -51,6 +51,23 @@ def open_table(run_dir: RunDir, config: RunConfig, pipeline: str | None, writer:
     )
     catalog = open_catalog(run_dir, config.table)  # last: nothing after it fails, and leaves it open
     return Table(catalog, storage, ExperienceStore(storage, catalog, terms), selector)
+
+
+def open_known(run_dir: RunDir, config: RunConfig, pipeline: str | None, writer: str) -> Table:
+    """Open the table of a run that was started before, as `open_table` does.
+
+    Raises:
+        RunError: Its catalog is gone, or another one is in its place: a new one would begin with the first task again.
+        UserError: The catalog or the place of the files can't be opened.
+    """
+    if not is_there(run_dir, config.table):
+        raise RunError(f"{run_dir.root} has no catalog", "restore catalog.db from a copy, or set another `name` for a new run")
+    table = open_table(run_dir, config, pipeline, writer)
+    if not table.catalog.versions.all() and not table.catalog.leases.num_issued():  # version 0 is written down when a run begins
+        place = table.catalog.place
+        table.catalog.close()
+        raise RunError(f"the catalog {place} knows nothing of {run_dir.root}", "restore it from a copy, or name the one that the run has")
+    return table
 
 
 def open_catalog(run_dir: RunDir, config: TableConfig) -> Catalog:

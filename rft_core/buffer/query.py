@@ -146,11 +146,12 @@ class Questions:
 
     def _retried(self, question: str, answer: Callable[[], T]) -> T:
         """An answer; where it fails over files that are damaged or were merged meanwhile, that of the files without them."""
-        try:
-            return answer()
-        except _FAILURES as error:
-            if isinstance(error, _MISTAKES) or not self._look_again():
-                raise self._refused(question, error) from None
+        for _ in range(_TRIES - 1):
+            try:
+                return answer()
+            except _FAILURES as error:
+                if isinstance(error, _MISTAKES) or not self._look_again():
+                    raise self._refused(question, error) from None
         try:
             return answer()
         except _FAILURES as error:
@@ -266,6 +267,8 @@ def _connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
+_TRIES = 10
+"""How often a question is asked while what it reads is merged and deleted under it, each time by another compaction."""
 _VIEWS_ARE = f"the views are {', '.join(VIEWS)}"
 
 

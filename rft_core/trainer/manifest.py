@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_core.disk import file_sha256
-from rft_core.errors import CheckpointError
+from rft_core.errors import CheckpointError, UserError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -59,11 +59,14 @@ def read(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint: its `format`, its `step`, and bytes and SHA-256 of its `files` by name.
 
     Raises:
-        CheckpointError: It has none, or an unreadable one.
+        CheckpointError: It has none, or one that makes no sense.
+        UserError: This user may not read it: it may well be whole.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         return {key: manifest[key] for key in ("format", "step", "files")}
+    except PermissionError:
+        raise UserError(f"checkpoint {folder} can't be read (Permission denied)", "let this user read it") from None
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(f"checkpoint {folder} has no readable {MANIFEST}", "remove it; the one before is used then") from None
 

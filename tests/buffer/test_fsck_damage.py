@@ -103,7 +103,7 @@ def test_a_claim_that_must_be_redone_and_can_not_be_is_named(used: Table) -> Non
 
 
 ISSUED_TWICE = """
-insert into leases select 'x', step, slot, position, task_id, 1, explorer, issued_at, closed_at, 'expired', '', 0.0 from leases
+insert into leases select 'x', step, slot, position, task_id, 1, explorer, issued_at, closed_at, 'expired', '', 0.0, null from leases
 where slot = 5"""
 
 

@@ -92,6 +92,7 @@ def test_text_without_a_form_is_escaped(tmp_path: Path) -> None:
         ('{"experience_id": "e1", "value": NaN, "author": "ada"}', "value is nan; a finite number is right"),
         ('{"experience_id": "e1", "value": -Infinity, "author": "ada"}', "value is -inf; a finite number is right"),
         ('{"experience_id": "e1", "value": 1e999, "author": "ada"}', "value is inf; a finite number is right"),
+        ('{"experience_id": "e1", "value": 1e308, "author": "ada"}', "value is 1e\\+308; at most 1e\\+100 is right"),
         ('{"experience_id": "e1", "value": 1' + "0" * 400 + ', "author": "ada"}', r"value is 10+\.\.\.0+; a finite number is right"),
     ],
 )

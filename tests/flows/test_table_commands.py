@@ -126,6 +126,7 @@ def test_what_a_state_does_not_hold_is_refused_and_marked(rft: Rft, table: Table
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_sql_names_the_column_that_it_cannot_show(rft: Rft, table: Table, more: tuple[str, ...]) -> None:
+    table.lease()
     for value in ("'infinity'::timestamp", "date '10000-01-01'", "[date '0044-01-01 (BC)']", "map {[1]: 2}"):
         done = rft("sql", "asked", f"select 1 as good, {value} as odd", *more)
         assert (done.code, done.out, len(done.complaints)) == (2, "", 1)
@@ -136,6 +137,7 @@ def test_sql_names_the_column_that_it_cannot_show(rft: Rft, table: Table, more: 
 
 
 def test_sql_refuses_two_columns_of_one_name(rft: Rft, table: Table) -> None:
+    table.lease()
     done = rft("sql", "asked", "select f.lease_id, f.fate, l.lease_id from fates f join leases l using (lease_id)")
     assert (done.code, done.out) == (2, "")
     assert done.complaints == ["rft: the answer has more than one column lease_id; give each a name of its own, as in `select a.x as a_x`"]
@@ -365,3 +367,33 @@ def test_arguments_of_an_export_that_do_not_go_together_are_one_line(
     assert (done.code, done.out, len(done.complaints)) == (2, "", 1)
     assert done.err.startswith(f"rft: {said}")
     assert set(tmp_path.iterdir()) == before
+
+
+def test_an_empty_catalog_is_not_taken_for_that_of_the_run(rft: Rft, table: Table) -> None:
+    for command in (["show", "asked"], ["sql", "asked", "select 1"], ["pin", "asked", "x"], ["compact", "asked"], ["fsck", "asked"]):
+        done = rft(*command)
+        assert (done.code, done.out) == (2, "")
+        assert done.complaints[0].startswith("rft: the catalog runs/asked/catalog.db knows nothing of runs/asked; restore it from a copy")
+
+
+def test_a_name_that_is_too_long_is_one_line(rft: Rft, table: Table) -> None:
+    table.lease()
+    done = rft("export", "asked", f"{'a' * 256}.jsonl")
+    assert (done.code, len(done.complaints)) == (2, 1)
+    assert "File name too long" in done.err
+
+
+@pytest.mark.parametrize("name", ["", "bad/../name", " ", "-x"])
+def test_a_state_has_a_name(rft: Rft, table: Table, name: str) -> None:
+    table.lease()
+    done = rft("pin", "asked", "--", name)
+    assert (done.code, done.complaints) == (
+        2,
+        [f"rft: {name!r} is no name for a state; letters, digits, and `.`, `_` and `-` after the first one are right"],
+    )
+
+
+def test_an_ending_that_nothing_is_written_as_is_refused(rft: Rft, table: Table) -> None:
+    table.lease()
+    done = rft("export", "asked", "rows.csv")
+    assert (done.code, done.complaints) == (2, ["rft: rows.csv ends in .csv; rows are written as .parquet or .jsonl, weights to a folder"])
