@@ -1,7 +1,6 @@
 """Small children, which say by files who they are, and ways to see whether they live."""
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -81,6 +80,6 @@ def launcher_of(pid: int) -> int:
     return psutil.Process(pid).ppid()
 
 
-def has_children() -> bool:
-    """Whether this process has any, be they zombies."""
-    return any(child.pid != os.getpid() for child in psutil.Process().children())
+def own_children() -> set[int]:
+    """The children of this process, zombies too: those of tests before may be among them."""
+    return {child.pid for child in psutil.Process().children()}

@@ -20,15 +20,26 @@ from tests.supervision.lives import (
     STUBBORN,
     child,
     command,
-    has_children,
     identity_at,
     launcher_of,
+    own_children,
     pid_at,
     saying,
     until,
     until_async,
     until_gone,
 )
+
+
+@pytest.fixture
+def before() -> set[int]:
+    """The children that this process has without those of the test."""
+    return own_children()
+
+
+def others_than(known: set[int]) -> set[int]:
+    return own_children() - known
+
 
 PARENT = """
 import asyncio, json, sys
@@ -48,7 +59,7 @@ def records(folder: Path) -> list[Path]:
     return [*folder.glob("*.json")]
 
 
-async def test_children_that_end_with_0_are_done(tmp_path: Path) -> None:
+async def test_children_that_end_with_0_are_done(tmp_path: Path, before: set[int]) -> None:
     told: list[str] = []
     children = [child("trainer", "print('trained')"), child("explorer-0", "print('explored')")]
     await Supervisor(tmp_path, QUICK, told.append).run(children)
@@ -58,7 +69,7 @@ async def test_children_that_end_with_0_are_done(tmp_path: Path) -> None:
         "trainer started as process",
     ]
     assert sorted(entry for entry in told if "ended" in entry) == ["explorer-0 ended", "trainer ended"]
-    assert records(tmp_path) == [] and not has_children()
+    assert records(tmp_path) == [] and not others_than(before)
 
 
 async def test_a_running_child_is_on_record_and_its_environment_nowhere(tmp_path: Path) -> None:
@@ -106,7 +117,7 @@ sys.exit(0 if count == 2 else 3)
     assert [entry for entry in told if "restart" in entry] == ["explorer-0 ended with exit code 3; restart 1 of 1 in 0.01 s"] * 2
 
 
-async def test_a_child_beyond_the_limits_ends_the_run_in_one_line(tmp_path: Path) -> None:
+async def test_a_child_beyond_the_limits_ends_the_run_in_one_line(tmp_path: Path, before: set[int]) -> None:
     fails = f"""
 print("a line of an earlier thought")
 while not os.path.exists({str(tmp_path / "place")!r}): time.sleep(0.01)
@@ -121,7 +132,7 @@ sys.exit(3)
         f"explorer-0 ended with exit code 3 after 1 restart within 60 s: ValueError: no such thing; its log is {log}"
     )
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
-    assert not has_children() and records(tmp_path) == []
+    assert not others_than(before) and records(tmp_path) == []
 
 
 async def test_the_error_names_the_signal_and_tells_only_of_the_last_life(tmp_path: Path) -> None:
@@ -135,13 +146,13 @@ async def test_a_command_that_can_not_be_run_is_the_reason(tmp_path: Path) -> No
         await Supervisor(tmp_path, QUICK).run([Child("trainer", ["/nowhere/program"], {})])
 
 
-async def test_the_others_are_stopped_when_the_trainer_is_done(tmp_path: Path) -> None:
+async def test_the_others_are_stopped_when_the_trainer_is_done(tmp_path: Path, before: set[int]) -> None:
     trains = f"while not os.path.exists({str(tmp_path / 'place')!r}): time.sleep(0.01)"
     told: list[str] = []
     children = [child("explorer-0", saying(SLEEPS, tmp_path / "place")), child("trainer", trains)]
     await Supervisor(tmp_path, QUICK, told.append).run(children, done_when="trainer")
     assert told[-2] == "trainer ended" and told[-1].startswith("explorer-0 stopped: it ")
-    assert not has_children() and records(tmp_path) == []
+    assert not others_than(before) and records(tmp_path) == []
 
 
 async def test_the_trainer_goes_on_when_the_others_have_ended(tmp_path: Path) -> None:
@@ -183,7 +194,7 @@ while not os.path.exists({str(orphan)!r}): time.sleep(0.01)
     assert [is_gone(identity) for identity in both] == [True, True]
 
 
-async def test_a_cancellation_stops_all_children(tmp_path: Path) -> None:
+async def test_a_cancellation_stops_all_children(tmp_path: Path, before: set[int]) -> None:
     names = ("trainer", "explorer-0", "explorer-1")
     told: list[str] = []
     children = [child(name, saying(SLEEPS, tmp_path / name)) for name in names]
@@ -193,7 +204,7 @@ async def test_a_cancellation_stops_all_children(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await run
     assert sorted(entry.split(": it ")[0] for entry in told if "stopped" in entry) == sorted(f"{name} stopped" for name in names)
-    assert not has_children() and records(tmp_path) == []
+    assert not others_than(before) and records(tmp_path) == []
 
 
 async def test_a_cancellation_kills_who_does_not_stop(tmp_path: Path) -> None:
@@ -235,20 +246,20 @@ async def test_a_cancellation_while_a_child_waits_for_its_restart_ends_the_run(t
     assert len(told) == 2
 
 
-async def test_a_cancellation_right_after_the_start_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_cancellation_right_after_the_start_leaves_nothing(tmp_path: Path, before: set[int]) -> None:
     run = asyncio.create_task(Supervisor(tmp_path, QUICK).run([child("trainer", saying(SLEEPS, tmp_path / "child"))]))
-    await until_async(has_children)
+    await until_async(lambda: others_than(before))
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    assert not has_children() and records(tmp_path) == []
+    assert not others_than(before) and records(tmp_path) == []
 
 
-async def test_a_child_that_can_not_be_written_down_does_not_run(tmp_path: Path) -> None:
+async def test_a_child_that_can_not_be_written_down_does_not_run(tmp_path: Path, before: set[int]) -> None:
     (tmp_path / "trainer.json").mkdir()
     with pytest.raises(UserError, match="^can't write below "):
         await Supervisor(tmp_path, QUICK).run([child("trainer", saying(SLEEPS, tmp_path / "child"))])
-    assert not has_children()
+    assert not others_than(before)
 
 
 @pytest.mark.parametrize(("names", "done_when"), [(["a", "a"], None), (["a"], "b"), (["../a"], None)])
