@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -260,9 +261,8 @@ def _connect() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:")
     connection.execute("set python_enable_replacements = false")
     connection.execute("set enable_external_access = false")
-    connection.execute(
-        "set enable_progress_bar_print = false"
-    )  # it is drawn on stdout after two seconds, in the middle of an answer in JSON
+    with suppress(duckdb.InvalidInputException):  # it can't be set in a notebook without ipywidgets, where people may see it
+        connection.execute("set enable_progress_bar = false")  # it would be drawn on stdout, in the middle of an answer in JSON
     # DuckDB takes an Arrow scan for one row, and would build its hash tables over the segments: four times the memory, measured at 1M rows.
     connection.execute("set disabled_optimizers = 'join_order,build_side_probe_side'")
     connection.execute("set lock_configuration = true")
