@@ -52,6 +52,7 @@ format: setup ## Format, and mend what can be mended by itself
 
 bench: setup ## Run the benchmarks; each prints one line of JSON
 	@$(BIN)/python -m benchmarks.buffer
+	@$(BIN)/python -m benchmarks.scheduling
 	@for catalog in sqlite postgres; do $(BIN)/python -m benchmarks.kills --kills 200 --catalog $$catalog; done
 
 up: setup ## Serve the Prefect UI (port 4200) and the MLflow UI (port 5000) for the runs in RUNS=runs

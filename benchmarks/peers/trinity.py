@@ -19,10 +19,8 @@ What was decided so that the comparison is fair:
 import json
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -33,40 +31,17 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from rft_core.base_model import cache_dir
+from benchmarks.peers import environments
 
 VERSION = "0.6.0"
 REQUIREMENTS = Path(__file__).with_name("trinity.txt")
 ROOT = Path(__file__).parents[2]
 SEED = 20260801
-PYTHONS = ("python3.12", "python3.11")
-"""What Trinity-RFT 0.6.0 and the pinned versions both run on."""
 
 
-def environment(folder: Path | None = None) -> Path:
-    """Make a virtual environment that Trinity-RFT's buffer runs in, once: a complete one is used again.
-
-    Args:
-        folder: Where; `peers/trinity` in Tidemill's cache if left out.
-
-    Returns:
-        Its python.
-
-    Raises:
-        RuntimeError: There is no Python that Trinity-RFT runs on.
-        subprocess.CalledProcessError: pip could not install it; what pip said is on stderr.
-    """
-    folder = folder or cache_dir() / "peers" / "trinity"
-    python = folder / "bin" / "python"
-    stamp = folder / "installed.txt"
-    wanted = f"trinity-rft=={VERSION}\n{REQUIREMENTS.read_text(encoding='utf-8')}"
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
-        subprocess.run([_interpreter(), "-m", "venv", "--clear", folder], check=True)
-        install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, "--requirement", REQUIREMENTS], check=True, stdout=sys.stderr)
-        subprocess.run([*install, "--no-deps", f"trinity-rft=={VERSION}"], check=True, stdout=sys.stderr)
-        stamp.write_text(wanted, encoding="utf-8")
-    return python
+def environment() -> Path:
+    """The python of an environment that Trinity-RFT's buffer runs in; see `environments.environment`."""
+    return environments.environment("trinity", f"trinity-rft=={VERSION}", REQUIREMENTS)
 
 
 def measure(python: Path, rows: int, writers: int, readers: int, folder: Path, lock_timeout_s: float = 60.0) -> dict[str, Any]:
@@ -242,15 +217,6 @@ def _bytes(database: Path) -> int:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     return sum(file.stat().st_size for file in database.parent.glob(f"{database.name}*"))
-
-
-def _interpreter() -> str:
-    if (3, 11) <= sys.version_info < (3, 13):
-        return sys.executable
-    found = next(filter(None, map(shutil.which, PYTHONS)), None)
-    if found is None:
-        raise RuntimeError(f"found no Python that Trinity-RFT {VERSION} runs on; install one of {', '.join(PYTHONS)}")
-    return found
 
 
 def main() -> None:

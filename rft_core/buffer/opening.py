@@ -1,6 +1,7 @@
 """Opening the table of a run: its catalog, the place of its files, and the terms on which it takes rows."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from rft_core.buffer.selection import Selector, selectors
 from rft_core.buffer.store import ExperienceStore, Terms
@@ -11,6 +12,8 @@ from rft_core.run_dir import RunDir
 from rft_core.storage import Storage, check_place, open_storage
 from rft_core.variables import revealed, variable_of
 
+OWNER = "catalog.txt"
+"""The file that names, in a place elsewhere, the catalog whose files lie there."""
 _POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -37,6 +40,8 @@ def open_table(run_dir: RunDir, config: RunConfig, pipeline: str | None, writer:
         UserError: The catalog or the place of the files can't be opened; names what is missing, and nothing secret.
     """
     storage = open_files(run_dir, config.table)
+    if config.table.files is not None and config.table.catalog is None:
+        _require_own(run_dir, storage)
     spec = config.selection
     selector = selectors.build(spec.name, spec.args, "selection")
     terms = Terms(
@@ -95,6 +100,25 @@ def open_files(run_dir: RunDir, config: TableConfig) -> Storage:
     if config.files is None:
         return open_storage(run_dir.root)
     return open_storage(f"{config.files.rstrip('/')}/{run_dir.run_id}", config.options)
+
+
+def _require_own(run_dir: RunDir, storage: Storage) -> None:
+    """Tie a place elsewhere to the run's own catalog, or refuse it: a copy of a run goes by the same id, and would delete its files.
+
+    A run that was moved takes its place along, since its catalog is no longer where it was.
+    """
+    mine = str(run_dir.catalog_file.resolve())
+    try:
+        owner = storage.read(OWNER).to_pybytes().decode("utf-8", "replace")
+    except FileNotFoundError:
+        owner = ""
+    if owner not in ("", mine) and Path(owner).exists():
+        raise RunError(
+            f"{storage.url} holds the files of the run whose catalog is {owner}, and {run_dir.root} is a copy of that run",
+            "ask the first one; only a run whose files lie in its own folder can be copied",
+        )
+    if owner != mine:
+        storage.write(OWNER, mine.encode())
 
 
 def is_there(run_dir: RunDir, config: TableConfig) -> bool:

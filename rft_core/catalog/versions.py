@@ -15,6 +15,7 @@ from rft_core.catalog.trainers import require_generation
 from rft_core.errors import ReproducibilityError, RunError
 from rft_core.processes import Process, is_gone
 
+_NEWEST = select(func.max(schema.weights.c.version)).where(schema.weights.c.uri.is_not(None))  # built once: explorers ask at each poll
 READER_LEASE_S = 60.0
 """A reader that was not heard of for so long may be replaced by another of its name."""
 HELD_OUT = "held_out"
@@ -97,7 +98,7 @@ class Versions:
     def newest(self) -> int:
         """The newest version that has files; 0, the base model, where none has."""
         with self._database.read() as connection:
-            return connection.scalar(select(func.max(schema.weights.c.version)).where(schema.weights.c.uri.is_not(None))) or 0
+            return connection.scalar(_NEWEST) or 0
 
     def find(self, version: int) -> Version | None:
         return next((known for known in self.all() if known.version == version), None)

@@ -74,7 +74,7 @@ class ArrowStorage(RemoteStorage):
         stream = self._filesystem.open_output_stream(self._path(uri))
         try:
             stream.write(data)
-        except BaseException:
+        except BaseException:  # whatever ended it, Ctrl-C too; it is raised again
             # What was begun can't be given up: Arrow ends it, at the latest when the stream is destroyed, and so may put a torn object.
             # It is ended here, where other threads can go on meanwhile, and the torn object is deleted.
             with suppress(OSError):
@@ -132,7 +132,7 @@ class FsspecStorage(RemoteStorage):
         try:
             self._filesystem.pipe_file(unfinished, bytes(data))
             self._filesystem.mv(unfinished, path)
-        except BaseException:
+        except BaseException:  # Ctrl-C too leaves nothing behind; it is raised again
             with suppress(OSError):
                 self._filesystem.rm_file(unfinished)
             raise

@@ -1,5 +1,6 @@
 """Where a recipe says that a table lives."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from rft_core.buffer import check_places, is_there, open_catalog, open_files, open_table
 from rft_core.config import TableConfig, parse
-from rft_core.errors import ConfigError, UserError
+from rft_core.errors import ConfigError, RunError, UserError
 from rft_core.run_dir import RunDir
 from tests.tiny_files import recipe
 
@@ -128,3 +129,19 @@ def test_what_cannot_work_is_refused_by_key_and_shows_no_secret(places: dict[str
     with pytest.raises(ConfigError, match=f"^{said}") as raised:
         check_places(TableConfig(**places))
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_copy_of_a_run_whose_files_lie_elsewhere_is_refused_and_a_moved_one_is_not(
+    run_dir: RunDir, tmp_path: Path, tiny_shape: Path
+) -> None:
+    config = parse(recipe(tmp_path, tiny_shape, table__files=str(tmp_path / "shared")))
+    for _ in range(2):
+        open_table(run_dir, config, None, "explorer-0").catalog.close()
+    copy = RunDir(tmp_path / "copy")
+    shutil.copytree(run_dir.root, copy.root)
+    with pytest.raises(
+        RunError, match=rf"holds the files of the run whose catalog is {run_dir.catalog_file}, and {copy.root} is a copy of that run"
+    ):
+        open_table(copy, config, None, "explorer-0")
+    shutil.rmtree(run_dir.root)
+    open_table(copy, config, None, "explorer-0").catalog.close()
